@@ -1,0 +1,369 @@
+"""Rows: the predictions a metric looks at, once or in many resamples at a time.
+
+Every calibration error asks a yes/no question of each row ("is the predicted class right?", "is it class k?") that was
+answered with a score. ``Binary`` holds one such question with its rows sorted by score, so that a bin is a run of positions
+between two *cuts* and a bin's sums are sums over a run. A metric written on these sums works unchanged on
+
+- the rows as they are (results without a leading axis),
+- R bootstrap resamples, held as how often each row was drawn: ``weights`` (R, N),
+- R sets of labels drawn from the predicted probabilities: ``draws`` (R, N),
+
+the last two giving R values at the cost of R sums, not of R sorts. Cuts never separate equal scores, so no result depends
+on the order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from distilcal.errors import InputError
+from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, IntArray, Predictions
+
+Closed = Literal["right", "left"]
+
+
+class Bins(NamedTuple):
+    """Sums per bin, each (..., bins): rows, scores, and rows for which the answer was yes."""
+
+    count: FloatArray
+    score: FloatArray
+    hits: FloatArray
+
+    @property
+    def gap(self) -> FloatArray:
+        """Mean score minus share of hits in each bin, 0 in an empty one: positive is overconfident."""
+        return (self.score - self.hits) / np.maximum(self.count, 1)
+
+    @property
+    def share(self) -> FloatArray:
+        """Share of all rows in each bin."""
+        return self.count / self.count.sum(axis=-1, keepdims=True)
+
+
+def width_edges(bins: int) -> FloatArray:
+    """Edges of ``bins`` equal-width bins on [0, 1]."""
+    if bins < 1:
+        raise InputError(f"{bins} bins", remedy="give at least one")
+    return np.arange(bins + 1) / bins  # each edge correctly rounded; linspace puts 6/10 at 0.6000000000000001
+
+
+def run_sums(values: FloatArray, cuts: IntArray) -> FloatArray:
+    """Sums of ``values`` (..., N) between consecutive ``cuts`` (..., B + 1); an empty run sums to 0."""
+    n = values.shape[-1]
+    flat = np.ascontiguousarray(values).reshape(-1)
+    many = len(flat) // n if n else 1
+    cuts = np.broadcast_to(cuts, (many, cuts.shape[-1]))
+    starts = np.concatenate([np.zeros((many, 1), cuts.dtype), cuts], axis=1)  # with what lies before the first cut …
+    ends = np.concatenate([cuts, np.full((many, 1), n, cuts.dtype)], axis=1)  # … and after the last: runs must touch
+    filled = ends > starts
+    sums = np.zeros(starts.shape)
+    offset = (np.arange(many) * n)[:, None]
+    sums[filled] = np.add.reduceat(flat, (starts + offset)[filled])
+    return sums[:, 1:-1].reshape(*values.shape[:-1], -1)
+
+
+class Binary:
+    """One yes/no question: scores (N,), hits (N,) or, for drawn labels, (R, N); weights (R, N) of resamples."""
+
+    def __init__(self, scores: FloatArray, hits: NDArray[Any], *, weights: IntArray | None = None, base: Binary | None = None):
+        self.scores = scores
+        self.hits = hits
+        self.weights = weights
+        self.base = base  # the same question on the rows as they are: it shares its sorting
+        self._width_bins: dict[tuple[int, str], Bins] = {}
+
+    @cached_property
+    def order(self) -> NDArray[np.int32]:
+        return self.base.order if self.base is not None else np.argsort(self.scores).astype(np.int32)
+
+    @cached_property
+    def sorted(self) -> FloatArray:
+        if self.base is not None:
+            return self.base.sorted
+        return self.scores[self.order] if "order" in self.__dict__ else np.sort(self.scores)
+
+    @cached_property
+    def group_ends(self) -> IntArray:
+        """Positions after each run of equal scores."""
+        if self.base is not None:
+            return self.base.group_ends
+        return np.append(np.flatnonzero(self.sorted[1:] != self.sorted[:-1]) + 1, len(self.sorted))
+
+    @cached_property
+    def _run_end(self) -> IntArray:
+        """For each position the end of its run of equal scores."""
+        if self.base is not None:
+            return self.base._run_end
+        return np.repeat(self.group_ends, np.diff(self.group_ends, prepend=0))
+
+    @cached_property
+    def _sorted_hit_scores(self) -> FloatArray:
+        return np.sort(self.scores[self.hits])
+
+    @cached_property
+    def _sorted_weights(self) -> IntArray:
+        assert self.weights is not None
+        return np.take(self.weights, self.order, axis=1)
+
+    @cached_property
+    def _weights_up_to(self) -> IntArray:
+        return np.cumsum(self._sorted_weights, axis=1, dtype=np.int64)
+
+    @cached_property
+    def sorted_residuals(self) -> FloatArray:
+        """Hit minus score of each row, times its weight, sorted by score: (N,) or (R, N)."""
+        if self.base is None or self.weights is None:
+            residuals: FloatArray = np.take(self.hits, self.order, axis=-1) - self.sorted
+            return residuals
+        return self._sorted_weights * self.base.sorted_residuals
+
+    # ---- where to cut --------------------------------------------------------------------------------------------------
+
+    def width_cuts(self, bins: int, closed: Closed) -> IntArray:
+        """Cuts at equal widths: (lo, hi] or [lo, hi), with 0 in the first bin and 1 in the last either way."""
+        if closed not in ("right", "left"):
+            raise InputError(f"closed={closed!r}", remedy='give "right" or "left"')
+        inner = np.searchsorted(self.sorted, width_edges(bins)[1:-1], side=closed)
+        return np.concatenate([[0], inner, [len(self.sorted)]])
+
+    def mass_cuts(self, bins: int, *, above: float | None = None, edge_in_lower: bool = False) -> IntArray:
+        """Cuts at equal numbers of rows: after ⌈b·n/B⌉ rows each, moved up past equal scores.
+
+        ``above`` leaves out lower scores. ``edge_in_lower`` cuts after ⌊b·n/B⌋ + 1 rows, where AdaECE's edges fall.
+        """
+        width_edges(bins)
+        first = 0 if above is None else int(np.searchsorted(self.sorted, above))
+        n = len(self.sorted)
+        if self.weights is None:
+            want = _rows_below(np.array(n - first), bins, edge_in_lower) + first  # (B - 1,)
+            if first == n:
+                return np.full(bins + 1, n)
+            inner = np.searchsorted(self.sorted, self.sorted[np.maximum(want, first + 1) - 1], side="right")
+            return np.concatenate([[first], inner, [n]])
+        up_to = self._weights_up_to
+        before = up_to[:, first - 1] if first else np.zeros(len(up_to), np.int64)
+        want = np.maximum(_rows_below(up_to[:, -1] - before, bins, edge_in_lower), 1) + before[:, None]
+        cuts = np.empty((len(up_to), bins + 1), np.int64)
+        cuts[:, 0], cuts[:, -1] = first, n
+        for row, (running, targets) in enumerate(zip(up_to, want, strict=True)):  # over resamples, not over examples
+            cuts[row, 1:-1] = np.searchsorted(running, targets)
+        cuts[:, 1:-1] = self._run_end[np.minimum(cuts[:, 1:-1], n - 1)]
+        return np.minimum(cuts, n)
+
+    # ---- what lies between ---------------------------------------------------------------------------------------------
+
+    def sums(self, cuts: IntArray) -> Bins:
+        """Rows, scores and hits of every bin."""
+        if self.weights is not None:
+            assert self.base is not None
+            weights = self._sorted_weights.astype(np.float64)
+            score = run_sums(weights * self.sorted, cuts)
+            return Bins(run_sums(weights, cuts), score, score + run_sums(self.sorted_residuals, cuts))
+        count = np.diff(cuts).astype(np.float64)
+        return Bins(count, run_sums(self.sorted, cuts), self._hits(cuts))
+
+    def width_bins(self, bins: int, closed: Closed) -> Bins:
+        """Sums over equal-width bins, kept because several metrics ask for the same ones."""
+        key = (bins, closed)
+        if key not in self._width_bins:
+            self._width_bins[key] = self.sums(self.width_cuts(bins, closed))
+        return self._width_bins[key]
+
+    def gaps(self, cuts: IntArray) -> FloatArray:
+        """Hits minus scores of every bin: all that a mean absolute error needs."""
+        if self.weights is not None:
+            return run_sums(self.sorted_residuals, cuts)
+        return self._hits(cuts) - run_sums(self.sorted, cuts)
+
+    def counts(self, cuts: IntArray) -> FloatArray:
+        """Rows between the first and the last cut: (), or (R,) in resamples."""
+        if self.weights is None:
+            return np.asarray(cuts[-1] - cuts[0], dtype=np.float64)
+        first = cuts[..., 0].flat[0]
+        up_to = self._weights_up_to
+        return (up_to[:, -1] - (up_to[:, first - 1] if first else 0)).astype(np.float64)
+
+    def _hits(self, cuts: IntArray) -> FloatArray:
+        if self.hits.ndim == 2:  # drawn labels: count the hits of each draw in each bin
+            cell = np.full(len(self.order), -1)
+            cell[self.order[cuts[0] : cuts[-1]]] = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
+            draw, row = np.nonzero(self.hits)
+            kept = cell[row] >= 0
+            flat = draw[kept] * (len(cuts) - 1) + cell[row[kept]]
+            many = len(self.hits)
+            return np.bincount(flat, minlength=many * (len(cuts) - 1)).reshape(many, -1).astype(np.float64)
+        if self.hits.dtype != bool:  # shares of human votes
+            return run_sums(np.take(self.hits, self.order), cuts)
+        # Cuts stand between distinct scores, so the hits below a cut are those with a lower score than the row above it.
+        n = len(self.sorted)
+        below = np.searchsorted(self._sorted_hit_scores, self.sorted[np.minimum(cuts, n - 1)])
+        return np.diff(np.where(cuts < n, below, len(self._sorted_hit_scores))).astype(np.float64)
+
+
+def _rows_below(n: IntArray, bins: int, edge_in_lower: bool) -> IntArray:
+    """How many of ``n`` (...) rows lie below each inner cut: (..., B - 1), in whole numbers so that no rounding enters."""
+    steps = n[..., None] * np.arange(1, bins)
+    return np.minimum(steps // bins + 1, n[..., None]) if edge_in_lower else -(-steps // bins)
+
+
+class Rows:
+    """Probabilities and labels, as they are or resampled, with everything that several metrics share."""
+
+    def __init__(
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        nll: FloatArray | None = None,
+        entropy: FloatArray | None = None,
+        votes: FloatArray | None = None,
+        predicted: IntArray | None = None,
+        confidence: FloatArray | None = None,
+        weights: IntArray | None = None,
+        draws: IntArray | None = None,
+        base: Rows | None = None,
+        checked: bool = False,
+    ):
+        self.probs: FloatArray = np.asarray(probs, dtype=np.float64)  # (N, K); half precision is raised here
+        self.labels: IntArray = np.asarray(labels, dtype=np.int64)  # (N,)
+        if not checked and base is None:
+            _check(self.probs, self.labels)
+        self._nll, self._entropy, self.votes, self._predicted = nll, entropy, votes, predicted
+        self._confidence = confidence
+        self.weights = weights  # (R, N): how often a bootstrap resample holds each row
+        self.draws = draws  # (R, N): labels drawn from the probabilities
+        self.base = base
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> Rows:
+        """Rows of Predictions, with NLL and entropy taken from the logits."""
+        return cls(
+            predictions.probs,
+            predictions.labels,
+            nll=predictions.row_nll,
+            entropy=predictions.row_entropy,
+            votes=predictions.label_probs,
+            predicted=predictions.predicted,
+            confidence=predictions.confidence,
+            checked=True,
+        )
+
+    def resampled(self, weights: IntArray) -> Rows:
+        """R bootstrap resamples of these rows."""
+        return self._child(weights=weights)
+
+    def relabelled(self, draws: IntArray) -> Rows:
+        """These rows with R other sets of labels."""
+        return self._child(draws=draws)
+
+    def _child(self, **how: IntArray) -> Rows:
+        return Rows(
+            self.probs,
+            self.labels,
+            nll=self.nll,
+            entropy=self.entropy,
+            votes=self.votes,
+            predicted=self.predicted,
+            confidence=self.confidence,
+            base=self,
+            **how,
+        )
+
+    @cached_property
+    def predicted(self) -> IntArray:
+        return self.probs.argmax(axis=1) if self._predicted is None else self._predicted
+
+    @cached_property
+    def confidence(self) -> FloatArray:
+        return self.probs[np.arange(len(self.probs)), self.predicted] if self._confidence is None else self._confidence
+
+    @cached_property
+    def label_scores(self) -> FloatArray:
+        """Probability of the label: (N,), or (R, N) for drawn labels."""
+        if self.draws is None:
+            return self.probs[np.arange(len(self.probs)), self.labels]
+        return np.take_along_axis(self.probs, self.draws.T, axis=1).T
+
+    @cached_property
+    def nll(self) -> FloatArray:
+        if self._nll is not None and self.draws is None:
+            return self._nll
+        with np.errstate(divide="ignore"):
+            return np.abs(np.log(self.label_scores))  # abs: -log 1 is 0, not -0
+
+    @cached_property
+    def entropy(self) -> FloatArray:
+        if self._entropy is not None:
+            return self._entropy
+        from scipy.special import entr
+
+        entropy: FloatArray = entr(self.probs).sum(axis=1)
+        return entropy
+
+    @cached_property
+    def correct(self) -> NDArray[np.bool_]:
+        return self.predicted == (self.labels if self.draws is None else self.draws)
+
+    @cached_property
+    def top(self) -> Binary:
+        """Is the predicted class right? Scored by its probability."""
+        base = None if self.base is None else self.base.top
+        question = Binary(self.confidence, self.correct, weights=self.weights, base=base)
+        _ = question.order  # some metric will want it: sorting once with the order is cheaper than without and again
+        return question
+
+    @cached_property
+    def top_votes(self) -> Binary:
+        """What share of the human votes has the predicted class? Scored by its probability."""
+        if self.votes is None:
+            raise InputError("there are no human label distributions", remedy="give label_probs")
+        base = None if self.base is None else self.base.top_votes
+        return Binary(self.confidence, self.votes[np.arange(len(self.probs)), self.predicted], weights=self.weights, base=base)
+
+    @cached_property
+    def classes(self) -> list[Binary]:
+        """Is it class k? Scored by its probability; one question per class."""
+        labels = self.labels if self.draws is None else self.draws
+        bases = [None] * self.probs.shape[1] if self.base is None else self.base.classes
+        return [Binary(self.probs[:, k], labels == k, weights=self.weights, base=base) for k, base in enumerate(bases)]
+
+    def mean(self, values: FloatArray) -> FloatArray:
+        """Mean of a value per row: (), or (R,) over resamples or draws."""
+        if self.weights is None:
+            return np.asarray(values.mean(axis=-1))
+        with np.errstate(invalid="ignore"):  # an infinite NLL that a resample does not hold counts 0 · inf
+            total = self.weights @ np.where(np.isfinite(values), values, 0.0)
+        if not np.isfinite(values).all():
+            total = np.where(self.weights[:, ~np.isfinite(values)].any(axis=1), np.inf, total)
+        return np.asarray(total / self.weights.sum(axis=1))
+
+    def each(self, function: Callable[[FloatArray, IntArray], float]) -> FloatArray:
+        """A plain function of arrays on every resample, by copying rows: for what has no form in sums."""
+        if self.weights is not None:
+            index = np.arange(len(self.probs))
+            return np.array([function(self.probs[i], self.labels[i]) for i in (np.repeat(index, w) for w in self.weights)])
+        if self.draws is not None:
+            return np.array([function(self.probs, draw) for draw in self.draws])
+        return np.asarray(function(self.probs, self.labels))
+
+
+def _check(probs: FloatArray, labels: IntArray) -> None:
+    if probs.ndim != 2 or probs.shape[1] < 2 or labels.shape != probs.shape[:1] or not len(labels):
+        raise InputError(
+            f"probabilities {probs.shape} and labels {labels.shape} do not fit",
+            remedy="give probabilities (N, K) with at least two classes and labels (N,), N at least 1",
+        )
+    if not (probs.min() >= 0.0 and probs.max() <= 1.001):  # false for NaN as well
+        raise InputError("probabilities lie outside [0, 1]", remedy="logits go through Predictions.from_logits(…).probs")
+    off = np.abs(probs.sum(axis=1) - 1) > ROW_SUM_TOLERANCE
+    if off.any():
+        raise InputError(
+            f"probabilities sum to {probs[off][0].sum():.6g}", row=int(np.argmax(off)), remedy="rows must sum to 1"
+        )
+    if labels.min() < 0 or labels.max() >= probs.shape[1]:
+        raise InputError(f"labels are not all between 0 and {probs.shape[1] - 1}")
