@@ -27,7 +27,7 @@ _HOME = {
     "evaluate": "distilcal.metrics",
     "reliability": "distilcal.metrics",
 }
-__all__ = [*_HOME, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOME, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

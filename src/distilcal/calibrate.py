@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distilcal.errors import InputError
 from distilcal.predictions import BLOCK_ENTRIES, FloatArray, IntArray, Predictions
 
-BOUNDS = (1e-3, 1e3)  # of a temperature; an optimum outside is at 0 or infinity for all a softmax can tell
+BOUNDS = (1e-3, 1e3)  # of a temperature, in units of the logits' spread: beyond, a softmax is all or nothing
+Fitted = TypeVar("Fitted", bound="Calibrator")
 ODIR_GRID = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 
@@ -159,13 +159,13 @@ def fit_temperature(
     predictions: Predictions,
     *,
     grid: tuple[float, float, float] | None = None,
-    bounds: tuple[float, float] = BOUNDS,
-    start: float = 1.0,
+    bounds: tuple[float, float] | None = None,
 ) -> Temperature:
     """The temperature T > 0 that minimises the NLL of ``softmax(z / T)``; Guo et al. 2017.
 
     NLL is convex in 1/T, so there is one optimum; Newton's method on log T inside a bracket that shrinks at every step
-    finds it to machine precision. ``grid=(first, last, step)`` gives what a scan of that grid would choose (P000, P001:
+    finds it to machine precision, within ``bounds`` (by default far beyond what the spread of the logits could ask for); a
+    fit that stops at a bound says so. ``grid=(first, last, step)`` gives what a scan of that grid would choose (P000, P001:
     ``(0.01, 5.0, 0.01)``), the smallest T winning ties, from the grid points around the optimum.
 
     >>> rng = np.random.default_rng(0)
@@ -183,9 +183,11 @@ def fit_temperature(
         if best in (0, len(points) - 1):
             message += f"; T = {points[best]:g} is an end of the grid, so the optimum may lie outside"
         return problem.calibrator(points[best], converged=True, message=message)
-    if not 0 < bounds[0] < bounds[1]:
+    if bounds is None:
+        bounds = (BOUNDS[0] * problem.spread, BOUNDS[1] * problem.spread)
+    elif not 0 < bounds[0] < bounds[1]:
         raise InputError(f"bounds {bounds} are not two positive numbers in order")
-    value, gradient, message = _minimise_over_log(problem, bounds, start)
+    value, gradient, message = _minimise_over_log(problem, bounds)
     return problem.calibrator(value, converged=not message, gradient=gradient, message=message)
 
 
@@ -305,6 +307,18 @@ FITS: dict[str, Callable[..., Calibrator]] = {
 CALIBRATORS: dict[str, type[Calibrator]] = {c.kind: c for c in (Temperature, Vector, Matrix, Dirichlet, Isotonic, Histogram)}
 
 
+def cross_fitted(
+    predictions: Predictions, fit: Callable[[Predictions], Calibrator] = fit_temperature, *, folds: int = 5, seed: int = 0
+) -> Predictions:
+    """The rows as calibrated by a fit on the other folds, so that none is judged by a map that has seen its label."""
+    fold = _folds(predictions, folds, seed)
+    log_probs = np.empty((len(predictions), len(predictions.classes)))
+    for held in np.unique(fold):
+        calibrated = fit(predictions.select(fold != held))(predictions.select(fold == held))
+        log_probs[fold == held] = calibrated.logits
+    return predictions.with_log_probs(log_probs)
+
+
 def load_calibrator(path: str | Path) -> Calibrator:
     """Read what ``Calibrator.save`` wrote; no pickle is ever loaded."""
     from distilcal.files import open_npz
@@ -385,7 +399,7 @@ def _mean_nll(predictions: Predictions) -> float:
     return float(predictions.row_nll.mean())
 
 
-def _with_report(draft: Any, predictions: Predictions) -> Any:
+def _with_report(draft: Fitted, predictions: Predictions) -> Fitted:
     after = _mean_nll(draft(predictions))
     message = "" if np.isfinite(after) else "some labels have probability 0 after calibration: their NLL is infinite"
     report = Fit(len(predictions), _mean_nll(predictions), after, converged=True, message=message)
@@ -403,7 +417,8 @@ def _by_class(probs: FloatArray, of_class: Callable[[int, FloatArray], FloatArra
     empty = mapped.sum(axis=1) <= 0
     mapped[empty] = probs[empty]
     with np.errstate(divide="ignore"):
-        return np.log(mapped / mapped.sum(axis=1, keepdims=True))
+        log_probs: FloatArray = np.log(mapped / mapped.sum(axis=1, keepdims=True))
+    return log_probs
 
 
 # ---- temperature -------------------------------------------------------------------------------------------------------
@@ -413,21 +428,29 @@ class _TemperatureProblem:
     """NLL of ``softmax(β z)`` and its two derivatives in β = 1/T, a block of rows at a time."""
 
     def __init__(self, predictions: Predictions):
-        self.predictions = predictions
+        z, labels = predictions.logits, predictions.labels
+        self.classes = predictions.classes
+        self.rows = len(z)
+        self.possible = bool(np.isfinite(z[np.arange(len(z)), labels]).all())
         self.passes = 0
-        z = predictions.logits
-        self.possible = bool(np.isfinite(z[np.arange(len(z)), predictions.labels]).all())
+        self._nll: dict[float, float] = {}  # by β
         # Blocks are laid out once: class by class, shifted so that the largest logit of a row is 0.
-        step = max(1, BLOCK_ENTRIES // z.shape[1])
         self.blocks: list[tuple[FloatArray, float]] = []
+        step = max(1, BLOCK_ENTRIES // z.shape[1])
         for start in range(0, len(z), step):
             rows = slice(start, start + step)
             block = np.array(z[rows].T, dtype=np.float64, order="C")
             block -= block.max(axis=0)
-            picked = float(block[predictions.labels[rows], np.arange(block.shape[1])].sum())
-            np.maximum(block, -1e300, out=block)  # an impossible class: its weight is 0 at any temperature, not 0 · inf
+            picked = float(block[labels[rows], np.arange(block.shape[1])].sum())
+            np.maximum(block, -1e150, out=block)  # an impossible class: its weight is 0 at any temperature, not 0 · inf
             self.blocks.append((block, picked))
-        self.rows = len(z)
+
+    @property
+    def spread(self) -> float:
+        """Mean distance of a row's logits from its largest, impossible classes aside; 1 where all are equal."""
+        finite = [(block, block > -1e150) for block, _ in self.blocks]
+        total = sum(float(-block[kept].sum()) for block, kept in finite)
+        return total / max(sum(int(kept.sum()) for _, kept in finite), 1) or 1.0
 
     def derivatives(self, beta: float) -> tuple[float, float, float]:
         """Mean NLL, slope and curvature at β: log Σ e^{βz} - β z_y, E[z] - z_y, Var[z]."""
@@ -442,58 +465,71 @@ class _TemperatureProblem:
             value += float(np.log(total).sum()) - beta * picked
             slope += float(first.sum()) - picked
             curvature += float((second - first**2).sum())
-        return value / self.rows, slope / self.rows, max(curvature / self.rows, 0.0)
+        self._nll[beta] = value / self.rows
+        return self._nll[beta], slope / self.rows, max(curvature / self.rows, 0.0)
 
     def nll(self, temperature: float) -> float:
-        """Mean NLL at T, as a scan would compute it."""
-        self.passes += 1
+        """Mean NLL at T."""
+        if not self.possible:
+            return np.inf
         beta = 1.0 / temperature
-        return sum(float(np.log(np.exp(beta * block).sum(axis=0)).sum()) - beta * picked for block, picked in self.blocks) / self.rows
+        if beta not in self._nll:
+            self.passes += 1
+            parts = (float(np.log(np.exp(beta * block).sum(axis=0)).sum()) - beta * picked for block, picked in self.blocks)
+            self._nll[beta] = sum(parts) / self.rows
+        return self._nll[beta]
 
     def calibrator(self, value: float, *, converged: bool, gradient: float = 0.0, message: str = "") -> Temperature:
-        before = _mean_nll(self.predictions)
-        after = self.nll(value) if self.possible else np.inf
-        report = Fit(self.rows, before, after, converged, self.passes, gradient, message)
-        return Temperature(classes=self.predictions.classes, value=float(value), fit=report)
+        report = Fit(self.rows, self.nll(1.0), self.nll(value), converged, self.passes, gradient, message)
+        return Temperature(classes=self.classes, value=float(value), fit=report)
 
 
-def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float], start: float) -> tuple[float, float, str]:
+def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]) -> tuple[float, float, str]:
     """The optimal T, |dNLL/d log T| there, and why it is not an optimum, if it is not."""
     if not problem.possible:
         return 1.0, 0.0, "some label has probability 0, which no temperature changes: T = 1 was kept"
-    low, high = np.log(bounds[0]), np.log(bounds[1])
-    at = float(np.clip(np.log(start), low, high))
+    if not any(block.any() for block, _ in problem.blocks):
+        return 1.0, 0.0, "the logits of every row are equal, so NLL does not depend on T: T = 1 was kept"
+    if not any(picked for _, picked in problem.blocks):
+        return (
+            bounds[0],
+            0.0,
+            (
+                f"stopped at the lower bound T = {bounds[0]:.3g}: every label is the most probable class, so NLL falls as T "
+                "does; more rows, with some mistakes among them, would tell"
+            ),
+        )
+    lowest, highest = np.log(bounds[0]), np.log(bounds[1])
+    low, high = lowest - 1e-12, highest + 1e-12  # open: a bound may be tried itself
+    at = float(np.clip(0.0, lowest, highest))
     slope = 0.0
     for _ in range(100):
         beta = float(np.exp(-at))
-        value, dbeta, ddbeta = problem.derivatives(beta)
-        if ddbeta == 0.0 and dbeta == 0.0 and at == np.log(start):
-            return start, 0.0, f"all logits of a row are equal, or one class takes all: NLL does not depend on T, {start:g} was kept"
+        nll, dbeta, ddbeta = problem.derivatives(beta)
         slope = -beta * dbeta  # d NLL / d log T
         curvature = beta * beta * ddbeta + beta * dbeta
-        if slope > 0:
-            high = at
-        else:
-            low = at
-        # The change of NLL that one more step could bring is slope²/curvature: below rounding, this is the optimum.
-        if slope == 0 or (curvature > 0 and slope * slope / curvature < 1e-17 * max(abs(value), 1e-300) and abs(slope) < 1e-9):
+        if at == highest and slope < 0:
+            return (
+                bounds[1],
+                abs(slope),
+                (
+                    f"stopped at the upper bound T = {bounds[1]:.3g}: the logits say nothing about these labels, or the "
+                    "contrary; check that labels and classes match"
+                ),
+            )
+        if at == lowest and slope > 0:
+            return bounds[0], abs(slope), f"stopped at the lower bound T = {bounds[0]:.3g}: the optimum lies below it"
+        low, high = (low, at) if slope > 0 else (at, high)
+        # What one more Newton step could still gain is slope²/curvature; below rounding this is the optimum.
+        if slope == 0 or (curvature > 0 and slope * slope / curvature < 1e-17 * nll) or high - low < 1e-13:
             break
-        step = at - slope / curvature if curvature > 0 else np.nan
-        at = step if low < step < high else (low + high) / 2
-        if high - low < 1e-14:
-            break
-    value_t = float(np.exp(at))
-    if at <= np.log(bounds[0]) + 1e-9:
-        return bounds[0], abs(slope), (
-            f"stopped at the lower bound T = {bounds[0]:g}: every label is the most probable class, so NLL falls as T does; "
-            "more rows, with some mistakes among them, would tell"
-        )
-    if at >= np.log(bounds[1]) - 1e-9:
-        return bounds[1], abs(slope), (
-            f"stopped at the upper bound T = {bounds[1]:g}: the logits say less than nothing about these labels; "
-            "check that labels and classes match"
-        )
-    return value_t, abs(slope), ""
+        # Past the turning point of NLL over log T, or outside the bracket, Newton's step is no guide.
+        aim = at - slope / curvature if curvature > 0 else (np.inf if slope < 0 else -np.inf)
+        if not low < aim < high:
+            bound_untried = high > highest if slope < 0 else low < lowest
+            aim = (highest if slope < 0 else lowest) if bound_untried else (low + high) / 2
+        at = float(aim)
+    return 1 / beta, abs(slope), ""
 
 
 def _grid_points(first: float, last: float, step: float) -> list[float]:
@@ -507,7 +543,7 @@ def _minimise_on_grid(problem: _TemperatureProblem, points: list[float]) -> int:
     """Index of the grid point with the least NLL, the first one among equals; NLL falls, then rises along the grid."""
     if len(points) == 1 or not problem.possible:
         return 0
-    optimum, _, _ = _minimise_over_log(problem, (points[0], points[-1]), float(np.clip(1.0, points[0], points[-1])))
+    optimum, _, _ = _minimise_over_log(problem, (points[0], points[-1]))
     right = min(max(int(np.searchsorted(points, optimum)), 1), len(points) - 1)
     scores = {i: problem.nll(points[i]) for i in (right - 1, right)}
     best = right - 1 if scores[right - 1] <= scores[right] else right
@@ -564,29 +600,36 @@ def _minimise(
     value, gradient = objective(result.x)
     largest = float(np.abs(gradient).max())
     converged = largest < 1e-5
-    message = "" if converged else (
-        f"the gradient is still {largest:.1g} after {result.nit} steps: the classes may be separable, "
-        "or there are too few rows for this many parameters; prefer a temperature"
+    message = (
+        ""
+        if converged
+        else (
+            f"the gradient is still {largest:.1g} after {result.nit} steps: the classes may be separable, "
+            "or there are too few rows for this many parameters; prefer a temperature"
+        )
     )
     report = Fit(len(predictions), _mean_nll(predictions), float(value), converged, int(result.nit), largest, message)
     return np.asarray(result.x), report
 
 
-def _held_out_nll(
-    inputs: FloatArray, predictions: Predictions, pair: tuple[float, float], folds: int, seed: int
-) -> float:
-    """Mean NLL of the rows of each fold under the fit on the others; folds are stratified and the same for every pair."""
+def _folds(predictions: Predictions, folds: int, seed: int) -> IntArray:
+    """A fold for every row, stratified by label."""
     n = len(predictions)
-    folds = min(folds, n)
-    if folds < 2:
-        raise InputError("cross-validation needs at least two rows", remedy="give penalty and bias_penalty")
+    if n < 2:
+        raise InputError("cross-validation needs at least two rows", remedy="give more rows")
     order = np.lexsort((np.random.default_rng(seed).random(n), predictions.labels))
     fold = np.empty(n, np.int64)
-    fold[order] = np.arange(n) % folds
+    fold[order] = np.arange(n) % min(folds, n)
+    return fold
+
+
+def _held_out_nll(inputs: FloatArray, predictions: Predictions, pair: tuple[float, float], folds: int, seed: int) -> float:
+    """Mean NLL of the rows of each fold under the fit on the others; folds are stratified and the same for every pair."""
+    fold = _folds(predictions, folds, seed)
     total = 0.0
-    for held in range(folds):
+    for held in np.unique(fold):
         rest = fold != held
         weight, bias, _ = _fit_affine(inputs[rest], predictions.select(rest), *pair)
         nll, _ = _nll_residual(inputs[~rest] @ weight.T + bias, predictions.labels[~rest])
         total += nll * int((~rest).sum())
-    return total / n
+    return total / len(predictions)

@@ -131,7 +131,9 @@ class Predictions:
             )
         bad = (right != 0) & (right != 1)
         if bad.any():
-            raise InputError(f"outcome {right[_first(bad)]!r} is neither 0 nor 1", row=_first(bad), remedy="give 1 for right, 0 for wrong")
+            raise InputError(
+                f"outcome {right[_first(bad)]!r} is neither 0 nor 1", row=_first(bad), remedy="give 1 for right, 0 for wrong"
+            )
         others = 1 if r.min() >= 0.5 else int(np.ceil((1 - r.min()) / r.min())) + 1
         probs = np.empty((len(r), others + 1))
         probs[:, 0] = r
@@ -177,7 +179,8 @@ class Predictions:
         """Negative log-likelihood of each label (N,); from the logits, so it is finite where a probability underflows."""
         if self.given_probs is None:
             return self._softmax.nll
-        return np.abs(self.logits[np.arange(len(self)), self.labels]).astype(np.float64)  # -log p; abs keeps 0 positive
+        nll: FloatArray = np.abs(self.logits[np.arange(len(self)), self.labels]).astype(np.float64)  # abs: -log 1 is 0, not -0
+        return nll
 
     @cached_property
     def row_entropy(self) -> FloatArray:
@@ -204,7 +207,8 @@ class Predictions:
     @cached_property
     def correct(self) -> NDArray[np.bool_]:
         """Whether the predicted class is the label (N,)."""
-        return self.predicted == self.labels
+        correct: NDArray[np.bool_] = self.predicted == self.labels
+        return correct
 
     # ---- other views of the same rows ----------------------------------------------------------------------------------
 
@@ -233,7 +237,7 @@ class Predictions:
         if self.ids is None:
             raise InputError(f"{self.name!r} has no ids", remedy="add an id column")
         order = np.argsort(self.ids)
-        found = order[np.searchsorted(self.ids, ids, sorter=order).clip(max=len(self) - 1)]
+        found: IntArray = order[np.searchsorted(self.ids, ids, sorter=order).clip(max=len(self) - 1)]
         missing = self.ids[found] != ids
         if missing.any():
             raise InputError(f"{self.name!r} has no row with id {ids[_first(missing)]!r}", remedy="check the id columns")
@@ -376,7 +380,7 @@ def softmax_rows(logits: NDArray[Any], labels: IntArray) -> Softmax:
     return Softmax(probs, nll, entropy, predicted, confidence)
 
 
-def _first(mask: NDArray[np.bool_]) -> int:
+def _first(mask: Any) -> int:
     return int(np.argmax(mask))
 
 
@@ -389,7 +393,9 @@ def _matrix(values: ArrayLike, what: str) -> NDArray[Any]:
     try:
         matrix = np.asarray(values)
     except ValueError:
-        raise InputError(f"the rows of the {what} have different lengths", remedy="give one value per class in every row") from None
+        raise InputError(
+            f"the rows of the {what} have different lengths", remedy="give one value per class in every row"
+        ) from None
     if matrix.ndim != 2:
         raise InputError(f"{what} of shape {matrix.shape} are not a table of rows × classes")
     if matrix.dtype.kind not in "fiu":
@@ -403,7 +409,9 @@ def _distributions(values: ArrayLike, tolerance: float, what: str) -> FloatArray
     if bad.any():
         row = _first(bad)
         value = matrix[row][~((matrix[row] >= 0) & (matrix[row] <= 1 + tolerance))][0]
-        raise InputError(f"{value} is not a probability", row=row, remedy="if these are logits, say so; percentages must be divided by 100")
+        raise InputError(
+            f"{value} is not a probability", row=row, remedy="if these are logits, say so; percentages must be divided by 100"
+        )
     total = matrix.sum(axis=1)
     bad = np.abs(total - 1) > tolerance
     if bad.any():
@@ -436,7 +444,9 @@ def _unique_ids(values: ArrayLike, n: int) -> NDArray[np.str_]:
     if repeated.any():
         twice = ordered[1:][repeated][0]
         row = int(np.flatnonzero(ids == twice)[1])
-        raise InputError(f"id {str(twice)!r} stands twice", row=row, remedy="ids must be unique: drop or rename the repeated row")
+        raise InputError(
+            f"id {str(twice)!r} stands twice", row=row, remedy="ids must be unique: drop or rename the repeated row"
+        )
     return ids
 
 

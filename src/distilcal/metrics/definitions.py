@@ -187,7 +187,7 @@ def ada_ece(rows: Rows, *, bins: int = 15, variant: Literal["sound", "author"] =
         return rows.each(lambda p, y: _top_gap(p, y, bins, variants.mass_focal))
     top = rows.top
     cuts = top.mass_cuts(bins, edge_in_lower=True)
-    return np.abs(top.gaps(cuts)).sum(axis=-1) / top.counts(cuts)
+    return np.asarray(np.abs(top.gaps(cuts)).sum(axis=-1) / top.counts(cuts))
 
 
 @metric
@@ -206,7 +206,7 @@ def ks(rows: Rows, *, variant: Literal["sound", "author"] = "sound") -> FloatArr
     ends = rows.top.group_ends
     if len(ends) < running.shape[-1]:
         running = running[..., ends - 1]
-    return np.abs(running).max(axis=-1) / len(rows.probs)
+    return np.asarray(np.abs(running).max(axis=-1) / len(rows.probs))
 
 
 @metric
@@ -242,13 +242,13 @@ def debiased_ece(rows: Rows, *, bins: int = 15, closed: Closed = "right", norm: 
     rate = cells.hits / np.maximum(cells.count, 1)
     variance = np.clip(rate * (1 - rate), 0, None) / np.maximum(cells.count - 1, 1)
     if _is(norm, 2, of=(1, 2)):
-        return np.sqrt(np.maximum((share * (gap**2 - variance)).sum(axis=-1), 0.0))
+        return np.asarray(np.sqrt(np.maximum((share * (gap**2 - variance)).sum(axis=-1), 0.0)))
     spread = np.sqrt(variance)
     ratio = gap / np.where(spread > 0, spread, 1.0)
     folded = np.where(  # E|N(gap, spread²)|
         spread > 0, spread * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gap * (2 * ndtr(ratio) - 1), gap
     )
-    return np.clip((share * (2 * gap - folded)).sum(axis=-1), 0.0, 1.0)
+    return np.asarray(np.clip((share * (2 * gap - folded)).sum(axis=-1), 0.0, 1.0))
 
 
 # ---- class-wise calibration errors -------------------------------------------------------------------------------------
@@ -388,7 +388,9 @@ def _top_gap(probs: FloatArray, labels: IntArray, bins: int, rule: variants.Rule
 
 
 def _p004_by_class(probs: FloatArray, labels: IntArray, bins: int) -> float:
-    return float(np.mean([variants.gap_of_class(s, h, bins, variants.mass_p004) for s, h in variants.one_vs_rest(probs, labels)]))
+    return float(
+        np.mean([variants.gap_of_class(s, h, bins, variants.mass_p004) for s, h in variants.one_vs_rest(probs, labels)])
+    )
 
 
 def _gce_by_class(probs: FloatArray, labels: IntArray, bins: int, threshold: float, rule: variants.Rule) -> float:

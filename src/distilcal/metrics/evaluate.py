@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distilcal.errors import InputError
 from distilcal.metrics.definitions import (
@@ -141,7 +143,7 @@ def evaluate(
     ``intervals`` is the number of bootstrap resamples, or None for the values alone. An interval shows the sampling spread
     about the value: the bootstrap's own bias (errors grow when rows repeat) is taken out by centring.
 
-    >>> rng = np.random.default_rng(0)
+    >>> rng = np.random.default_rng(1)
     >>> sure = rng.uniform(0.5, 1.0, 500)
     >>> right = rng.random(500) < sure
     >>> figure = evaluate(Predictions.from_confidences(sure, right), ["ece"])["ece"]
@@ -209,7 +211,8 @@ def compare(
     """What changes from ``a`` to ``b`` on the rows they share, with paired bootstrap intervals and p-values.
 
     Both are resampled with the same rows, so what is hard for both cancels. A p-value is the share of resamples in which
-    the difference strays from its own value by as much as that value is from 0; Holm's correction covers all metrics.
+    the difference strays from its own value by as much as that value is from 0 (where none does, the normal tail of their
+    spread); Holm's correction covers all metrics.
     """
     a, b = join(a, b)
     if a.confidence_only != b.confidence_only:
@@ -246,9 +249,7 @@ def compare(
     return Comparison(a.name, b.name, len(a), differences, intervals, level)
 
 
-def reliability(
-    predictions: Predictions, *, bins: int = 15, closed: Closed = "right", level: float = 0.95
-) -> Reliability:
+def reliability(predictions: Predictions, *, bins: int = 15, closed: Closed = "right", level: float = 0.95) -> Reliability:
     """Mean confidence and accuracy per equal-width bin of the top-label confidence, with exact binomial intervals.
 
     >>> r = reliability(Predictions.from_probs([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), bins=2)
@@ -322,7 +323,7 @@ def _chunks(rows: Rows, replicates: int) -> Iterator[tuple[int, int]]:
         yield number, min(size, replicates - start)
 
 
-def _bootstrap_weights(rows: Rows, replicates: int, seed: int) -> Iterator[IntArray]:
+def _bootstrap_weights(rows: Rows, replicates: int, seed: int) -> Iterator[NDArray[Any]]:
     """How often each row is drawn in each resample, (chunk, N)."""
     n = len(rows.probs)
     rng = np.random.default_rng([seed, 0])
@@ -333,7 +334,7 @@ def _bootstrap_weights(rows: Rows, replicates: int, seed: int) -> Iterator[IntAr
         yield weights
 
 
-def _calibrated_labels(rows: Rows, replicates: int, seed: int) -> Iterator[IntArray]:
+def _calibrated_labels(rows: Rows, replicates: int, seed: int) -> Iterator[NDArray[Any]]:
     """Labels drawn from the predicted probabilities, (chunk, N): what a perfectly calibrated model would meet."""
     n, k = rows.probs.shape
     rng = np.random.default_rng([seed, 1])
@@ -366,8 +367,12 @@ def _paired(difference: float, replicates: FloatArray, level: float) -> tuple[fl
     centred = replicates - replicates.mean()
     low, high = np.quantile(centred, [(1 - level) / 2, (1 + level) / 2]) + difference
     # A hair's tolerance: equal predictions differ by 0 in every resample and must give p = 1.
-    extreme = np.abs(centred) >= abs(difference) - 1e-12
-    return difference, float(low), float(high), float((1 + extreme.sum()) / (1 + len(replicates)))
+    extreme = int((np.abs(centred) >= abs(difference) - 1e-12).sum())
+    p_value = (1 + extreme) / (1 + len(replicates))
+    if not extreme:
+        # Below what so many resamples can resolve, the normal tail tells how far below.
+        p_value = min(p_value, math.erfc(abs(difference) / float(centred.std()) / math.sqrt(2)) if centred.any() else 0.0)
+    return difference, float(low), float(high), p_value
 
 
 def _holm(p_values: Sequence[float]) -> list[float]:

@@ -15,8 +15,9 @@ on the order of the rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +28,8 @@ from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, IntArray, Predi
 Closed = Literal["right", "left"]
 
 
-class Bins(NamedTuple):
+@dataclass(frozen=True)
+class Bins:
     """Sums per bin, each (..., bins): rows, scores, and rows for which the answer was yes."""
 
     count: FloatArray
@@ -42,7 +44,8 @@ class Bins(NamedTuple):
     @property
     def share(self) -> FloatArray:
         """Share of all rows in each bin."""
-        return self.count / self.count.sum(axis=-1, keepdims=True)
+        share: FloatArray = self.count / self.count.sum(axis=-1, keepdims=True)
+        return share
 
 
 def width_edges(bins: int) -> FloatArray:
@@ -70,7 +73,9 @@ def run_sums(values: FloatArray, cuts: IntArray) -> FloatArray:
 class Binary:
     """One yes/no question: scores (N,), hits (N,) or, for drawn labels, (R, N); weights (R, N) of resamples."""
 
-    def __init__(self, scores: FloatArray, hits: NDArray[Any], *, weights: IntArray | None = None, base: Binary | None = None):
+    def __init__(
+        self, scores: FloatArray, hits: NDArray[Any], *, weights: NDArray[Any] | None = None, base: Binary | None = None
+    ):
         self.scores = scores
         self.hits = hits
         self.weights = weights
@@ -224,8 +229,8 @@ class Rows:
         votes: FloatArray | None = None,
         predicted: IntArray | None = None,
         confidence: FloatArray | None = None,
-        weights: IntArray | None = None,
-        draws: IntArray | None = None,
+        weights: NDArray[Any] | None = None,
+        draws: NDArray[Any] | None = None,
         base: Rows | None = None,
         checked: bool = False,
     ):
@@ -253,15 +258,15 @@ class Rows:
             checked=True,
         )
 
-    def resampled(self, weights: IntArray) -> Rows:
+    def resampled(self, weights: NDArray[Any]) -> Rows:
         """R bootstrap resamples of these rows."""
         return self._child(weights=weights)
 
-    def relabelled(self, draws: IntArray) -> Rows:
+    def relabelled(self, draws: NDArray[Any]) -> Rows:
         """These rows with R other sets of labels."""
         return self._child(draws=draws)
 
-    def _child(self, **how: IntArray) -> Rows:
+    def _child(self, *, weights: NDArray[Any] | None = None, draws: NDArray[Any] | None = None) -> Rows:
         return Rows(
             self.probs,
             self.labels,
@@ -271,7 +276,8 @@ class Rows:
             predicted=self.predicted,
             confidence=self.confidence,
             base=self,
-            **how,
+            weights=weights,
+            draws=draws,
         )
 
     @cached_property
@@ -307,7 +313,8 @@ class Rows:
 
     @cached_property
     def correct(self) -> NDArray[np.bool_]:
-        return self.predicted == (self.labels if self.draws is None else self.draws)
+        correct: NDArray[np.bool_] = self.predicted == (self.labels if self.draws is None else self.draws)
+        return correct
 
     @cached_property
     def top(self) -> Binary:

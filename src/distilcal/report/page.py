@@ -1,0 +1,197 @@
+"""An Assessment as one self-contained HTML page: no script, no external request, light and dark, wide and narrow.
+
+Here the numbers are turned into shapes in chart coordinates; ``page.html.jinja`` lays them out. Jinja escapes all text, so
+class names and file names from the user's files stay text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilcal import __version__
+from distilcal.assess import Assessment, Check, SetReport
+from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
+from distilcal.report.terminal import SHIFT_METRICS
+
+MOST_CLASSES = 200
+CURVE_POINTS = 240
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The frame of a chart in SVG units: data in [0, 1]² go to the inner rectangle."""
+
+    left: float = 54.0
+    top: float = 12.0
+    width: float = 296.0
+    height: float = 240.0
+
+    def x(self, value: float) -> float:
+        return round(self.left + self.width * value, 2)
+
+    def y(self, value: float) -> float:
+        return round(self.top + self.height * (1 - value), 2)
+
+
+CHART = Chart()
+COUNTS = Chart(top=288.0, height=60.0)
+
+
+def write_page(assessment: Assessment, path: Path) -> None:
+    """Write the page, aside first and then renamed."""
+    from distilcal.files import write_aside
+
+    content = render(assessment).encode()
+    with write_aside(path) as file:
+        file.write(content)
+
+
+def render(assessment: Assessment) -> str:
+    """The page as text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("distilcal.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    environment.filters["percent"] = _percent
+    a = assessment
+    sets = [_titled(a.test, a.calibrated, "in domain"), *(_titled(x, y, "out of domain") for x, y in a.ood)]
+    worst = sorted(a.test.classes, key=lambda row: -row.error)
+    return environment.get_template("page.html.jinja").render(
+        a=a,
+        chart=CHART,
+        counts=COUNTS,
+        ticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
+        sets=sets,
+        curves=_risk_chart(a),
+        definitions=_definitions(a),
+        shift_metrics=[name for name in SHIFT_METRICS if name in a.test.evaluation.figures],
+        classes=worst[:MOST_CLASSES],
+        left_out=len(worst) - len(worst[:MOST_CLASSES]),
+        errors=CALIBRATION_ERRORS,
+        checks=[c for c in a.checks if not math.isnan(c.accuracy)],
+        check_at_home=_check_at_home(a),
+        version=__version__,
+    )
+
+
+def _titled(before: SetReport, after: SetReport | None, where: str) -> dict[str, Any]:
+    diagrams = [("as given" if after is not None else "", before)]
+    if after is not None:
+        diagrams.append(("calibrated", after))
+    return {
+        "name": before.name,
+        "where": where,
+        "before": before,
+        "after": after,
+        "diagrams": [{"state": state, **_reliability_chart(report), "report": report} for state, report in diagrams],
+    }
+
+
+def _reliability_chart(report: SetReport) -> dict[str, Any]:
+    """Marks with whiskers where a bin holds rows, and below them how many rows, right and wrong."""
+    r = report.reliability
+    most = max(int(r.count.max()), 1)
+    marks, bars = [], []
+    for i, count in enumerate(r.count.tolist()):
+        left, right = CHART.x(float(r.lower[i])), CHART.x(float(r.upper[i]))
+        wrong = int(report.wrong[i])
+        bars.append(
+            {
+                "x": left + 0.6,
+                "width": round(right - left - 1.2, 2),
+                "top": COUNTS.y(count / most),
+                "wrong_top": COUNTS.y(wrong / most),
+                "bottom": COUNTS.y(0),
+                "title": f"{r.lower[i]:.3f} to {r.upper[i]:.3f}: {count:,} rows, {wrong:,} wrong",
+            }
+        )
+        if count:
+            marks.append(
+                {
+                    "x": CHART.x(float(r.confidence[i])),
+                    "y": CHART.y(float(r.accuracy[i])),
+                    "on_line": CHART.y(float(r.confidence[i])),
+                    "low": CHART.y(float(r.low[i])),
+                    "high": CHART.y(float(r.high[i])),
+                    "radius": round(2.5 + 3.5 * math.sqrt(count / most), 2),
+                    "title": f"confidence {r.confidence[i]:.3f}, accuracy {r.accuracy[i]:.3f} "
+                    f"[{r.low[i]:.3f}, {r.high[i]:.3f}], {count:,} rows",
+                }
+            )
+    rows = [
+        {
+            "range": f"{'(' if r.closed == 'right' else '['}{r.lower[i]:.3f}, {r.upper[i]:.3f}{']' if r.closed == 'right' else ')'}",
+            "count": int(r.count[i]),
+            "confidence": float(r.confidence[i]),
+            "accuracy": float(r.accuracy[i]),
+            "low": float(r.low[i]),
+            "high": float(r.high[i]),
+        }
+        for i in np.flatnonzero(r.count)
+    ]
+    return {"marks": marks, "bars": bars, "most": most, "rows": rows}
+
+
+def _risk_chart(a: Assessment) -> dict[str, Any]:
+    """Risk over coverage of the scores that the threshold is for, of a perfect ranking, and the threshold itself."""
+    report = a.calibrated or a.test
+    curve = report.curve
+    n = report.evaluation.rows
+    mistakes = round(float(curve.risk[-1]) * n)
+    top = max(float(curve.risk[np.searchsorted(curve.coverage, 0.02) :].max()), 1 - a.threshold.wanted, 0.01) * 1.1
+    keep = np.unique(np.linspace(0, len(curve.coverage) - 1, CURVE_POINTS).round().astype(int))
+
+    def place(coverage: float, risk: float) -> str:
+        return f"{CHART.x(coverage)},{CHART.y(min(risk / top, 1.0))}"
+
+    line = " ".join(place(float(curve.coverage[i]), float(curve.risk[i])) for i in keep)
+    best = " ".join(place(c, max(0.0, (c * n - (n - mistakes)) / (c * n))) for c in np.linspace(1 / n, 1, 80))
+    mark = None
+    check = _check_at_home(a)
+    if a.threshold.confidence is not None:
+        coverage, right = (a.threshold.coverage, a.threshold.accuracy) if check is None else (check.coverage, check.accuracy)
+        if not math.isnan(right):
+            mark = {"x": CHART.x(coverage), "y": CHART.y(min((1 - right) / top, 1.0)), "coverage": coverage}
+    steps = [top * i / 4 for i in range(5)]
+    return {
+        "line": line,
+        "best": best,
+        "mark": mark,
+        "wanted": CHART.y(min((1 - a.threshold.wanted) / top, 1.0)),
+        "ticks": [{"y": CHART.y(s / top), "label": f"{s:.1%}"} for s in steps],
+        "report": report,
+    }
+
+
+def _check_at_home(a: Assessment) -> Check | None:
+    return a.checks[0] if a.calibrated is not None and a.checks else None
+
+
+def _definitions(a: Assessment) -> list[dict[str, str]]:
+    found = []
+    for name, figure in a.test.evaluation.figures.items():
+        function = {**METRICS, **HUMAN_METRICS}[name]
+        first = (function.__doc__ or "").strip().split("\n\n")[0]
+        found.append({"name": name, "text": " ".join(first.replace("`", "").split()), "here": figure.definition})
+    return found
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    if value is None or math.isnan(value):
+        return "–"
+    return "∞" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return "–" if math.isnan(value) else f"{value:.{digits}%}"

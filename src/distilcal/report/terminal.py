@@ -1,0 +1,94 @@
+"""An Assessment as tables and a paragraph on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from distilcal.assess import Assessment, SetReport
+from distilcal.metrics import Comparison, Figure
+
+SHIFT_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "smooth_ece")
+
+
+def show(assessment: Assessment, console: Console | None = None) -> None:
+    """Print the tables, what they mean and what to do next. Text from the user's files is never read as markup."""
+    if console is None:
+        # Piped output has no width of its own: wide enough for the definitions.
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    a = assessment
+    console.print(_metrics_table(a.test, a.calibrated))
+    console.print(Text("* larger than 95% of perfectly calibrated models would show at this number of rows", style="dim"))
+    if a.ood:
+        console.print(_shift_table(a))
+    if a.comparison is not None:
+        console.print(_comparison_table(a.comparison))
+    console.print()
+    console.print(Text(" ".join(a.reading)))
+    if a.next_steps:
+        console.print(Text("\nNext", style="bold"))
+        for step in a.next_steps:
+            console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2)))
+
+
+def _metrics_table(before: SetReport, after: SetReport | None) -> Table:
+    e = before.evaluation
+    table = Table(title=Text(f"{before.name}: {e.rows:,} rows, {e.classes} classes"), title_justify="left")
+    table.add_column("metric")
+    _add_columns(table, ["value", f"{e.level:.0%} interval", "chance"])
+    if after is not None:
+        _add_columns(table, ["calibrated", f"{e.level:.0%} interval"])
+    table.add_column("definition", style="dim", overflow="fold")
+    for name, figure in e.figures.items():
+        cells = [Text(name), _value(figure), Text(_span(figure)), Text("" if figure.null is None else f"{figure.null:.4f}")]
+        if after is not None:
+            cells += [_value(after.evaluation[name]), Text(_span(after.evaluation[name]))]
+        table.add_row(*cells, Text(figure.definition))
+    return table
+
+
+def _shift_table(a: Assessment) -> Table:
+    table = Table(title=Text("in and out of domain"), title_justify="left")
+    table.add_column("metric")
+    sets = [(a.test, a.calibrated), *a.ood]
+    for before, after in sets:
+        table.add_column(Text(before.name), justify="right")
+        if after is not None:
+            table.add_column(Text("calibrated"), justify="right")
+    for name in SHIFT_METRICS:
+        if name in a.test.evaluation.figures:
+            reports = [report for pair in sets for report in pair if report is not None]
+            table.add_row(Text(name), *(_value(r.evaluation[name]) for r in reports))
+    return table
+
+
+def _comparison_table(c: Comparison) -> Table:
+    table = Table(title=Text(f"{c.b} against {c.a}: {c.rows:,} shared rows"), title_justify="left")
+    table.add_column("metric")
+    _add_columns(table, [c.a, c.b, "difference", f"{c.level:.0%} interval", "p", "p (Holm)"])
+    table.add_column("better")
+    for d in c.differences.values():
+        better = {"a": c.a, "b": c.b, None: "–"}[d.better]
+        numbers = [f"{d.a:.4f}", f"{d.b:.4f}", f"{d.difference:+.4f}", f"[{d.low:+.4f}, {d.high:+.4f}]"]
+        numbers += [f"{d.p_value:.3f}", f"{d.p_holm:.3f}"]
+        table.add_row(Text(d.name), *map(Text, numbers), Text(better, style="bold" if d.better else "dim"))
+    return table
+
+
+def _add_columns(table: Table, titles: Iterable[str]) -> None:
+    for title in titles:
+        table.add_column(Text(title), justify="right", no_wrap=True)
+
+
+def _value(figure: Figure) -> Text:
+    marked = figure.beyond_chance is True
+    return Text(f"{figure.value:.4f}{'*' if marked else ' '}", style="bold" if marked else "")
+
+
+def _span(figure: Figure) -> str:
+    return "" if figure.low is None or figure.high is None else f"[{figure.low:.4f}, {figure.high:.4f}]"
