@@ -1,27 +1,24 @@
 """One question, one answer: can this classifier's confidence be trusted, how sure are we, and what would fix it?
 
-``assess`` measures, calibrates, finds a threshold and reads the result in plain words. The command line and the report page
-show what it returns; ``to_json`` is its stable form, described in docs/eval-json.md.
+``assess`` measures, calibrates and finds a threshold; ``distilcal.report`` says what it found in words, tables, JSON or a page.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from distilcal.calibrate import FITS, Calibrator, Temperature, cross_fitted
+from distilcal.calibrate import FITS, Calibrator, cross_fitted
 from distilcal.errors import InputError
-from distilcal.metrics import CALIBRATION_ERRORS, Comparison, Evaluation, Reliability, compare, evaluate, reliability
+from distilcal.metrics import Comparison, Evaluation, Reliability, compare, evaluate, reliability
 from distilcal.metrics.evaluate import Progress
 from distilcal.metrics.rows import Closed, Rows
-from distilcal.predictions import FloatArray, IntArray, Predictions
+from distilcal.predictions import IntArray, Predictions
 from distilcal.selective import RiskCoverage, Threshold, aurc, excess_aurc, risk_coverage, threshold
 
-SCHEMA = "distilcal.eval/1"
 RESAMPLED_ENTRIES = 1_000_000_000  # rows × classes × resamples that take some twenty seconds
 
 
@@ -79,9 +76,7 @@ class Assessment:
     checks: tuple[Check, ...]
     ood: tuple[tuple[SetReport, SetReport | None], ...]  # before and after calibration
     comparison: Comparison | None
-    resamples: int | None
-    reading: tuple[str, ...]
-    next_steps: tuple[str, ...]
+    resamples: int
 
 
 def assess(
@@ -99,7 +94,7 @@ def assess(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Assessment:
-    """Measure ``test``; calibrate on ``calib``; compare with ``other``; look at ``ood`` sets; read the result.
+    """Measure ``test``; calibrate on ``calib``; compare with ``other``; look at ``ood`` sets.
 
     ``intervals`` is the number of bootstrap resamples, by default 1,000 or as many as take some twenty seconds a set.
     """
@@ -128,7 +123,7 @@ def assess(
     comparison = None
     if other is not None:
         comparison = compare(test, other, intervals=intervals, bins=bins, closed=closed, seed=seed, progress=steps.part())
-    draft = Assessment(
+    return Assessment(
         test=before[0],
         calibrated=after[0],
         calibrator=calibrator,
@@ -139,10 +134,7 @@ def assess(
         ood=tuple(zip(before[1:], after[1:], strict=True)),
         comparison=comparison,
         resamples=intervals,
-        reading=(),
-        next_steps=(),
     )
-    return replace(draft, reading=tuple(_reading(draft)), next_steps=tuple(_next_steps(draft)))
 
 
 def describe(
@@ -169,32 +161,6 @@ def describe(
         excess_aurc(predictions),
         () if predictions.confidence_only else tuple(_class_rows(predictions, bins, closed)),
     )
-
-
-def to_json(assessment: Assessment) -> dict[str, Any]:
-    """The assessment as plain values for ``json.dumps``; keys are stable within ``SCHEMA``, non-finite numbers are None."""
-    a = assessment
-    content = {
-        "schema": SCHEMA,
-        "test": _set_json(a.test),
-        "calibration": None
-        if a.calibrator is None or a.calibrated is None
-        else {
-            "method": a.calibrator.kind,
-            "temperature": a.calibrator.value if isinstance(a.calibrator, Temperature) else None,
-            "on": a.calibrated_on,
-            "fit": a.calibrator.fit,
-            "test": _set_json(a.calibrated),
-        },
-        "threshold": {**asdict(a.threshold), "chosen_on": a.threshold_on, "checks": a.checks},
-        "ood": [{"before": _set_json(x), "after": None if y is None else _set_json(y)} for x, y in a.ood],
-        "comparison": None if a.comparison is None else _comparison_json(a.comparison),
-        "resamples": a.resamples,
-        "reading": a.reading,
-        "next": a.next_steps,
-    }
-    plain: dict[str, Any] = _plain(content)
-    return plain
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------------
@@ -255,166 +221,3 @@ def _check(limit: Threshold, predictions: Predictions) -> Check:
     accepted = np.zeros(len(predictions), bool) if limit.confidence is None else predictions.confidence >= limit.confidence
     right = float(predictions.correct[accepted].mean()) if accepted.any() else math.nan
     return Check(predictions.name, right, float(accepted.mean()))
-
-
-def _reading(a: Assessment) -> Iterable[str]:
-    """The result in plain words, a sentence for each question."""
-    yield _calibration_sentence(a.test)
-    if a.calibrated is not None and a.calibrator is not None:
-        yield _repair_sentence(a.test, a.calibrated, a.calibrator)
-    yield _threshold_sentence(a)
-    for before, after in a.ood:
-        yield _shift_sentence(a.calibrated or a.test, after or before, calibrated=after is not None)
-    if a.comparison is not None:
-        yield _comparison_sentence(a.comparison)
-
-
-def _calibration_sentence(report: SetReport) -> str:
-    claimed, kept = report.value("confidence"), report.value("accuracy")
-    ece = report.evaluation["ece"]
-    off = (claimed - kept) * 100
-    facts = f"it claims {claimed:.1%} and gets {kept:.1%} right on {report.evaluation.rows:,} rows"
-    if ece.beyond_chance is False:
-        return (
-            f"No miscalibration can be told from chance: {facts}; ECE {ece.value:.3f}, where chance alone gives {ece.null:.3f}."
-        )
-    if abs(off) >= 0.6 * ece.value * 100:
-        kind = "Overconfident" if off > 0 else "Underconfident"
-        return f"{kind} by {abs(off):.1f} points: {facts}; ECE {ece.value:.3f}{_against_chance(ece.null)}."
-    return (
-        f"Overconfident in places and underconfident in others, which nearly cancels on the whole: {facts}; "
-        f"ECE {ece.value:.3f}{_against_chance(ece.null)}."
-    )
-
-
-def _against_chance(null: float | None) -> str:
-    return "" if null is None else f", where chance alone gives {null:.3f}"
-
-
-def _repair_sentence(before: SetReport, after: SetReport, calibrator: Calibrator) -> str:
-    name = (
-        f"Temperature {calibrator.value:.2f}"
-        if isinstance(calibrator, Temperature)
-        else f"{calibrator.kind.title()} calibration"
-    )
-    first, last = before.evaluation["ece"], after.evaluation["ece"]
-    moved = f"ECE {first.value:.3f} → {last.value:.3f}"
-    note = f" ({calibrator.fit.message})" if calibrator.fit.message and not calibrator.fit.converged else ""
-    if last.value >= first.value:
-        return f"{name} does not help here: {moved}{note}."
-    if last.beyond_chance is False:
-        return f"{name} fixes all of it that can be told from chance: {moved}{note}."
-    floor = last.null or 0.0
-    fixed = (first.value - last.value) / max(first.value - floor, 1e-12)
-    return f"{name} fixes {'most' if fixed > 0.5 else 'some'} of it: {moved}{note}."
-
-
-def _threshold_sentence(a: Assessment) -> str:
-    limit = a.threshold
-    if limit.confidence is None:
-        return limit.message[0].upper() + limit.message[1:] + "."
-    here = a.checks[0] if a.calibrated is not None else None
-    if here is None:
-        return (
-            f"Accept above {limit.confidence:.3f} for {limit.wanted:.0%} accuracy: {limit.to_human:.0%} go to a human "
-            f"(chosen on these same rows; {limit.accuracy:.1%} of the accepted are right)."
-        )
-    got = "nothing is accepted" if math.isnan(here.accuracy) else f"{here.accuracy:.1%} of the accepted are right"
-    return (
-        f"Accept above {limit.confidence:.3f} for {limit.wanted:.0%} accuracy (chosen on {a.threshold_on}): on {here.name} {got} "
-        f"and {1 - here.coverage:.0%} go to a human."
-    )
-
-
-def _shift_sentence(home: SetReport, away: SetReport, *, calibrated: bool) -> str:
-    fall = (home.value("accuracy") - away.value("accuracy")) * 100
-    off = (away.value("confidence") - away.value("accuracy")) * 100
-    what = "calibrated" if calibrated else "uncalibrated"
-    level = f"accuracy {'falls' if fall >= 0 else 'rises'} by {abs(fall):.1f} points to {away.value('accuracy'):.1%}"
-    if away.evaluation["ece"].beyond_chance is False:
-        return f"On {away.name} {level} and the {what} confidence follows: ECE {away.value('ece'):.3f}, no more than chance."
-    kind = "overconfident" if off > 0 else "underconfident"
-    return (
-        f"On {away.name} {level}, and the {what} confidence is {kind} by {abs(off):.1f} points there "
-        f"(ECE {away.value('ece'):.3f} against {home.value('ece'):.3f} at home)."
-    )
-
-
-def _comparison_sentence(c: Comparison) -> str:
-    def listed(side: str) -> str:
-        return ", ".join(name for name, d in c.differences.items() if d.better == side)
-
-    better_a, better_b = listed("a"), listed("b")
-    if not better_a and not better_b:
-        return f"On the {c.rows:,} rows they share, {c.a} and {c.b} cannot be told apart on any metric."
-    parts = [f"{name} is better on {what}" for name, what in ((c.a, better_a), (c.b, better_b)) if what]
-    return f"On the {c.rows:,} rows they share, {' and '.join(parts)}; other differences may be chance."
-
-
-def _next_steps(a: Assessment) -> Iterable[str]:
-    if a.calibrated is None:
-        if a.test.evaluation["ece"].beyond_chance is not False:
-            yield "Give predictions on a development split with --calib to fit a temperature and see what it mends."
-        yield "Choose the threshold on a development split (--calib): chosen on the test rows it flatters itself."
-    elif a.calibrator is not None:
-        if isinstance(a.calibrator, Temperature):
-            yield f"Divide the logits by {a.calibrator.value:.4g} before the softmax, or keep the fit with --save-calibrator."
-        else:
-            yield "Keep the fit with --save-calibrator and apply it with distilcal.calibrate.load_calibrator."
-        if a.calibrated.evaluation["ece"].beyond_chance:
-            methods = ", ".join(m for m in FITS if m != a.calibrator.kind)
-            yield f"Some miscalibration is left: try --method with one of {methods}."
-    if not a.ood:
-        yield "Try it on data from elsewhere with --ood: calibration at home says little about calibration away."
-    elif any((after or before).evaluation["ece"].beyond_chance for before, after in a.ood):
-        yield "Do not use the threshold on the shifted data as it is: choose one on labelled rows from there."
-    if a.test.evaluation.rows < 1000:
-        yield f"Measure on more rows: with {a.test.evaluation.rows:,} the intervals are wide and chance alone gives a visible error."
-
-
-def _set_json(report: SetReport) -> dict[str, Any]:
-    e = report.evaluation
-    return {
-        "name": report.name,
-        "rows": e.rows,
-        "classes": e.classes,
-        "level": e.level,
-        "metrics": {
-            name: {
-                "value": f.value,
-                "low": f.low,
-                "high": f.high,
-                "null": f.null,
-                "null_high": f.null_high,
-                "beyond_chance": f.beyond_chance if name in CALIBRATION_ERRORS else None,
-                "definition": f.definition,
-                "params": dict(f.params),
-            }
-            for name, f in e.figures.items()
-        },
-        "aurc": report.aurc,
-        "excess_aurc": report.excess_aurc,
-        "reliability": report.reliability,
-        "histogram": {"right": report.right, "wrong": report.wrong},
-        "per_class": report.classes,
-    }
-
-
-def _comparison_json(c: Comparison) -> dict[str, Any]:
-    return {"a": c.a, "b": c.b, "rows": c.rows, "level": c.level, "differences": dict(c.differences)}
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {key: _plain(item) for key, item in vars(value).items()}
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return [_plain(item) for item in value.tolist()]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -87,7 +87,7 @@ def evaluate_command(
             raise InputError(f"the folder {str(path.parent)!r} does not exist", remedy="make it first")
     if html is not None:
         _need_jinja()
-    from distilcal.assess import assess, to_json
+    from distilcal.assess import assess
     from distilcal.predictions import Predictions
 
     def load(path: Path | None) -> Predictions | None:
@@ -98,6 +98,8 @@ def evaluate_command(
     with _progress("measuring", quiet=as_json) as progress:
         assessment = assess(first, load(calib), load(other), shifted, progress=progress, **settings)
     if as_json:
+        from distilcal.report.as_json import to_json
+
         click.echo(json.dumps(to_json(assessment), indent=2, allow_nan=False, ensure_ascii=False))
     else:
         from distilcal.report.terminal import show

@@ -314,8 +314,8 @@ class _Layout:
             raise InputError(
                 f"the columns are {', '.join(self.header)}",
                 line=1,
-                remedy="it needs 'label' and one column per class named prob_<class> or logit_<class> (or plain class names and "
-                "the unit said: --probs or --logits), or 'confidence' and 'correct'",
+                remedy="it needs 'label' and one column per class named prob_<class> or logit_<class> (or plain class names "
+                "and the unit said: --probs or --logits), or 'confidence' and 'correct'",
             )
         if self.votes:
             named = tuple(self.header[i].removeprefix(VOTES) for i in self.votes)

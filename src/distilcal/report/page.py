@@ -17,6 +17,7 @@ from distilcal import __version__
 from distilcal.assess import Assessment, Check, SetReport
 from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
 from distilcal.report.terminal import SHIFT_METRICS
+from distilcal.report.words import next_steps, reading
 
 MOST_CLASSES = 200
 CURVE_POINTS = 240
@@ -69,6 +70,8 @@ def render(assessment: Assessment) -> str:
     worst = sorted(a.test.classes, key=lambda row: -row.error)
     return environment.get_template("page.html.jinja").render(
         a=a,
+        reading=list(reading(a)),
+        next_steps=list(next_steps(a)),
         chart=CHART,
         counts=COUNTS,
         ticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
@@ -129,9 +132,10 @@ def _reliability_chart(report: SetReport) -> dict[str, Any]:
                     f"[{r.low[i]:.3f}, {r.high[i]:.3f}], {count:,} rows",
                 }
             )
+    before, after = "(]" if r.closed == "right" else "[)"
     rows = [
         {
-            "range": f"{'(' if r.closed == 'right' else '['}{r.lower[i]:.3f}, {r.upper[i]:.3f}{']' if r.closed == 'right' else ')'}",
+            "range": f"{before}{r.lower[i]:.3f}, {r.upper[i]:.3f}{after}",
             "count": int(r.count[i]),
             "confidence": float(r.confidence[i]),
             "accuracy": float(r.accuracy[i]),

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from distilcal.assess import Assessment, SetReport
 from distilcal.metrics import Comparison, Figure
+from distilcal.report.words import next_steps, reading
 
 SHIFT_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "smooth_ece")
 
@@ -29,11 +30,10 @@ def show(assessment: Assessment, console: Console | None = None) -> None:
     if a.comparison is not None:
         console.print(_comparison_table(a.comparison))
     console.print()
-    console.print(Text(" ".join(a.reading)))
-    if a.next_steps:
-        console.print(Text("\nNext", style="bold"))
-        for step in a.next_steps:
-            console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2)))
+    console.print(Text(" ".join(reading(a))))
+    console.print(Text("\nNext", style="bold"))
+    for step in next_steps(a):
+        console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2)))
 
 
 def _metrics_table(before: SetReport, after: SetReport | None) -> Table:

@@ -1,0 +1,107 @@
+"""What all calibrators share: the report of a fit, calling by class name, saving, and what may be fitted on."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, cast
+
+import numpy as np
+
+from distilcal.errors import InputError
+from distilcal.predictions import FloatArray, IntArray, Predictions
+
+Fitted = TypeVar("Fitted", bound="Calibrator")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a fit went: on what, from which NLL to which, and whether to believe it."""
+
+    rows: int
+    nll_before: float
+    nll_after: float
+    converged: bool
+    steps: int = 0
+    gradient: float = 0.0  # largest partial derivative of the mean objective where it stopped
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrator:
+    """What all calibrators share: class names, the report of the fit, calling, saving."""
+
+    kind: ClassVar[str] = ""
+    classes: tuple[str, ...]
+    fit: Fit
+
+    def __call__(self, predictions: Predictions) -> Predictions:
+        """The same rows with calibrated scores; classes are matched by name."""
+        if predictions.confidence_only:
+            raise InputError(f"{predictions.name!r} holds confidences only", remedy="calibration needs every class's score")
+        ordered = predictions.reorder_classes(self.classes)
+        return ordered.with_log_probs(self._log_probs(ordered)).reorder_classes(predictions.classes)
+
+    def _log_probs(self, predictions: Predictions) -> FloatArray:
+        raise AssertionError("each calibrator defines its own map")
+
+    def save(self, path: str | Path) -> None:
+        """Write as .json or .npz, aside first and then renamed."""
+        from distilcal.files import write_aside
+
+        path = Path(path)
+        fields = {k: v for k, v in vars(self).items() if k not in ("classes", "fit")}
+        head = {"format": "distilcal.calibrator/1", "kind": self.kind, "classes": list(self.classes), "fit": asdict(self.fit)}
+        if path.suffix == ".json":
+            body = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
+            with write_aside(path) as file:
+                file.write(json.dumps({**head, **body}, indent=2).encode())
+        elif path.suffix == ".npz":
+            arrays = {k: np.asarray(v) for k, v in fields.items()}
+            with write_aside(path) as file:
+                np.savez(file, head=np.asarray(json.dumps(head)), **cast(Any, arrays))
+        else:
+            raise InputError(f"{path.name!r} is neither .json nor .npz", remedy="give a name that ends in one of them")
+
+
+NO_FIT = Fit(rows=0, nll_before=np.nan, nll_after=np.nan, converged=False)
+
+
+def check_fit(predictions: Predictions) -> None:
+    if "test" in re.split(r"[^a-z]+", predictions.name.lower()):
+        raise InputError(
+            f"{predictions.name!r} is named a test split: what is fitted on it cannot be tested on it",
+            remedy="fit on a development split, or rename these predictions if they are one",
+        )
+    if predictions.confidence_only:
+        raise InputError(f"{predictions.name!r} holds confidences only", remedy="calibration needs every class's score")
+
+
+def log_softmax(z: FloatArray) -> FloatArray:
+    z = z - z.max(axis=1, keepdims=True)
+    log_probs: FloatArray = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
+    return log_probs
+
+
+def mean_nll(predictions: Predictions) -> float:
+    return float(predictions.row_nll.mean())
+
+
+def with_report(draft: Fitted, predictions: Predictions) -> Fitted:
+    after = mean_nll(draft(predictions))
+    message = "" if np.isfinite(after) else "some labels have probability 0 after calibration: their NLL is infinite"
+    report = Fit(len(predictions), mean_nll(predictions), after, converged=True, message=message)
+    return replace(draft, fit=report)
+
+
+def folds_of(predictions: Predictions, folds: int, seed: int) -> IntArray:
+    """A fold for every row, stratified by label."""
+    n = len(predictions)
+    if n < 2:
+        raise InputError("cross-validation needs at least two rows", remedy="give more rows")
+    order = np.lexsort((np.random.default_rng(seed).random(n), predictions.labels))
+    fold = np.empty(n, np.int64)
+    fold[order] = np.arange(n) % min(folds, n)
+    return fold

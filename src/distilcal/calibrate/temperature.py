@@ -1,0 +1,192 @@
+"""One temperature for all logits: the simplest repair, and most often the best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from distilcal.calibrate.base import Calibrator, Fit, check_fit, log_softmax
+from distilcal.errors import InputError
+from distilcal.predictions import BLOCK_ENTRIES, FloatArray, Predictions
+
+BOUNDS = (1e-3, 1e3)  # of a temperature, in units of the logits' spread: beyond, a softmax is all or nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature(Calibrator):
+    """``softmax(z / value)``: one number, the ranking of classes stays."""
+
+    kind: ClassVar[str] = "temperature"
+    value: float
+
+    def _log_probs(self, predictions: Predictions) -> FloatArray:
+        return log_softmax(predictions.logits.astype(np.float64) / self.value)
+
+
+def fit_temperature(
+    predictions: Predictions,
+    *,
+    grid: tuple[float, float, float] | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> Temperature:
+    """The temperature T > 0 that minimises the NLL of ``softmax(z / T)``; Guo et al. 2017.
+
+    NLL is convex in 1/T, so there is one optimum; Newton's method on log T inside a bracket that shrinks at every step
+    finds it to machine precision, within ``bounds`` (by default far beyond what the spread of the logits could ask for); a
+    fit that stops at a bound says so. ``grid=(first, last, step)`` gives what a scan of that grid would choose (P000, P001:
+    ``(0.01, 5.0, 0.01)``), the smallest T winning ties, from the grid points around the optimum.
+
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(4000, 3))
+    >>> labels = (z + rng.gumbel(size=z.shape)).argmax(axis=1)  # calibrated at T = 1
+    >>> round(fit_temperature(Predictions.from_logits(3 * z, labels, name="dev")).value, 1)
+    3.0
+    """
+    check_fit(predictions)
+    problem = _TemperatureProblem(predictions)
+    if grid is not None:
+        points = _grid_points(*grid)
+        best = _minimise_on_grid(problem, points)
+        message = f"best of {len(points)} grid points from {points[0]:g} to {points[-1]:g}"
+        if best in (0, len(points) - 1):
+            message += f"; T = {points[best]:g} is an end of the grid, so the optimum may lie outside"
+        return problem.calibrator(points[best], converged=True, message=message)
+    if bounds is None:
+        bounds = (BOUNDS[0] * problem.spread, BOUNDS[1] * problem.spread)
+    elif not 0 < bounds[0] < bounds[1]:
+        raise InputError(f"bounds {bounds} are not two positive numbers in order")
+    value, gradient, message = _minimise_over_log(problem, bounds)
+    return problem.calibrator(value, converged=not message, gradient=gradient, message=message)
+
+
+class _TemperatureProblem:
+    """NLL of ``softmax(β z)`` and its two derivatives in β = 1/T, a block of rows at a time."""
+
+    def __init__(self, predictions: Predictions):
+        z, labels = predictions.logits, predictions.labels
+        self.classes = predictions.classes
+        self.rows = len(z)
+        self.possible = bool(np.isfinite(z[np.arange(len(z)), labels]).all())
+        self.passes = 0
+        self._nll: dict[float, float] = {}  # by β
+        # Blocks are laid out once: class by class, shifted so that the largest logit of a row is 0.
+        self.blocks: list[tuple[FloatArray, float]] = []
+        step = max(1, BLOCK_ENTRIES // z.shape[1])
+        for start in range(0, len(z), step):
+            rows = slice(start, start + step)
+            block = np.array(z[rows].T, dtype=np.float64, order="C")
+            block -= block.max(axis=0)
+            picked = float(block[labels[rows], np.arange(block.shape[1])].sum())
+            np.maximum(block, -1e150, out=block)  # an impossible class: its weight is 0 at any temperature, not 0 · inf
+            self.blocks.append((block, picked))
+
+    @property
+    def spread(self) -> float:
+        """Mean distance of a row's logits from its largest, impossible classes aside; 1 where all are equal."""
+        finite = [(block, block > -1e150) for block, _ in self.blocks]
+        total = sum(float(-block[kept].sum()) for block, kept in finite)
+        return total / max(sum(int(kept.sum()) for _, kept in finite), 1) or 1.0
+
+    def derivatives(self, beta: float) -> tuple[float, float, float]:
+        """Mean NLL, slope and curvature at β: log Σ e^{βz} - β z_y, E[z] - z_y, Var[z]."""
+        self.passes += 1
+        value = slope = curvature = 0.0
+        for block, picked in self.blocks:
+            weight = np.exp(beta * block)
+            total = weight.sum(axis=0)
+            weight *= block
+            first = weight.sum(axis=0) / total
+            second = np.einsum("kn,kn->n", weight, block) / total
+            value += float(np.log(total).sum()) - beta * picked
+            slope += float(first.sum()) - picked
+            curvature += float((second - first**2).sum())
+        self._nll[beta] = value / self.rows
+        return self._nll[beta], slope / self.rows, max(curvature / self.rows, 0.0)
+
+    def nll(self, temperature: float) -> float:
+        """Mean NLL at T."""
+        if not self.possible:
+            return np.inf
+        beta = 1.0 / temperature
+        if beta not in self._nll:
+            self.passes += 1
+            parts = (float(np.log(np.exp(beta * block).sum(axis=0)).sum()) - beta * picked for block, picked in self.blocks)
+            self._nll[beta] = sum(parts) / self.rows
+        return self._nll[beta]
+
+    def calibrator(self, value: float, *, converged: bool, gradient: float = 0.0, message: str = "") -> Temperature:
+        report = Fit(self.rows, self.nll(1.0), self.nll(value), converged, self.passes, gradient, message)
+        return Temperature(classes=self.classes, value=float(value), fit=report)
+
+
+def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]) -> tuple[float, float, str]:
+    """The optimal T, |dNLL/d log T| there, and why it is not an optimum, if it is not."""
+    if not problem.possible:
+        return 1.0, 0.0, "some label has probability 0, which no temperature changes: T = 1 was kept"
+    if not any(block.any() for block, _ in problem.blocks):
+        return 1.0, 0.0, "the logits of every row are equal, so NLL does not depend on T: T = 1 was kept"
+    if not any(picked for _, picked in problem.blocks):
+        return (
+            bounds[0],
+            0.0,
+            (
+                f"stopped at the lower bound T = {bounds[0]:.3g}: every label is the most probable class, so NLL falls as T "
+                "does; more rows, with some mistakes among them, would tell"
+            ),
+        )
+    lowest, highest = np.log(bounds[0]), np.log(bounds[1])
+    low, high = lowest - 1e-12, highest + 1e-12  # open: a bound may be tried itself
+    at = float(np.clip(0.0, lowest, highest))
+    slope = 0.0
+    for _ in range(100):
+        beta = float(np.exp(-at))
+        nll, dbeta, ddbeta = problem.derivatives(beta)
+        slope = -beta * dbeta  # d NLL / d log T
+        curvature = beta * beta * ddbeta + beta * dbeta
+        if at == highest and slope < 0:
+            return (
+                bounds[1],
+                abs(slope),
+                (
+                    f"stopped at the upper bound T = {bounds[1]:.3g}: the logits say nothing about these labels, or the "
+                    "contrary; check that labels and classes match"
+                ),
+            )
+        if at == lowest and slope > 0:
+            return bounds[0], abs(slope), f"stopped at the lower bound T = {bounds[0]:.3g}: the optimum lies below it"
+        low, high = (low, at) if slope > 0 else (at, high)
+        # What one more Newton step could still gain is slope²/curvature; below rounding this is the optimum.
+        if slope == 0 or (curvature > 0 and slope * slope / curvature < 1e-17 * nll) or high - low < 1e-13:
+            break
+        # Past the turning point of NLL over log T, or outside the bracket, Newton's step is no guide.
+        aim = at - slope / curvature if curvature > 0 else (np.inf if slope < 0 else -np.inf)
+        if not low < aim < high:
+            bound_untried = high > highest if slope < 0 else low < lowest
+            aim = (highest if slope < 0 else lowest) if bound_untried else (low + high) / 2
+        at = float(aim)
+    return 1 / beta, abs(slope), ""
+
+
+def _grid_points(first: float, last: float, step: float) -> list[float]:
+    if not (0 < first <= last and step > 0):
+        raise InputError(f"grid ({first}, {last}, {step}) is not (first, last, step) with 0 < first ≤ last and step > 0")
+    # Rounded, so that the 198th point of (0.01, 5, 0.01) is 1.98 and not 1.9800000000000002.
+    return [round(first + i * step, 10) for i in range(int(round((last - first) / step, 9)) + 1)]
+
+
+def _minimise_on_grid(problem: _TemperatureProblem, points: list[float]) -> int:
+    """Index of the grid point with the least NLL, the first one among equals; NLL falls, then rises along the grid."""
+    if len(points) == 1 or not problem.possible:
+        return 0
+    optimum, _, _ = _minimise_over_log(problem, (points[0], points[-1]))
+    right = min(max(int(np.searchsorted(points, optimum)), 1), len(points) - 1)
+    scores = {i: problem.nll(points[i]) for i in (right - 1, right)}
+    best = right - 1 if scores[right - 1] <= scores[right] else right
+    if scores[right - 1] == problem.nll(points[0]):
+        return 0  # NLL is flat to the last digit from the first point on
+    while best > 0 and problem.nll(points[best - 1]) <= scores[best]:
+        best -= 1
+        scores[best] = problem.nll(points[best])
+    return best
