@@ -1,8 +1,8 @@
 """How distilcal's metrics and its temperature fit compare with peers, as ratios: a machine's seconds say little elsewhere.
 
-Each question is a function that returns rows of one table; ``QUESTIONS`` lists them. To compare one more metric with a
-peer, add a line to ``PEERS``. Both sides of a ratio take turns on one thread and count their best time. A peer that is
-missing or fails is a row that says so.
+Each question is a function that returns rows of one table; ``QUESTIONS`` lists them, ``peers.py`` the other libraries.
+Both sides of a ratio take turns on one thread and count their best time. A peer that is missing or fails is a row that
+says so.
 """
 
 from __future__ import annotations
@@ -19,22 +19,29 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from importlib import import_module
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import brentq
+from peers import (
+    FIT_PEERS,
+    METRIC_PEERS,
+    Array,
+    OfArrays,
+    kumar_ece,
+    netcal_ece,
+    relplot_smooth,
+    smooth_ece_by_integration,
+    torchmetrics_error,
+)
 from scipy.special import log_softmax, softmax
 
 from distilcal import Predictions
 from distilcal.calibrate import fit_temperature
 from distilcal.metrics import METRICS, ece, evaluate, smooth_ece
 
-Array = NDArray[Any]
 Call = Callable[[], Any]
 AGREES = 5e-6  # what sums in float32 leave between two equal figures
 
@@ -135,82 +142,6 @@ def by(size: tuple[int, int]) -> str:
     return f"{size[0]:,} × {size[1]}"
 
 
-# ---- the peers ---------------------------------------------------------------------------------------------------------
-
-
-def torch_tensors(*arrays: Array) -> list[Any]:
-    torch = import_module("torch")
-    torch.set_num_threads(1)
-    return [torch.from_numpy(array) for array in arrays]
-
-
-def torchmetrics_error(scores: Array, labels: Array, bins: int = 15, norm: str = "l1") -> float:
-    classification = import_module("torchmetrics.functional.classification")
-    call = classification.multiclass_calibration_error
-    return float(call(*torch_tensors(scores, labels), num_classes=scores.shape[1], n_bins=bins, norm=norm))
-
-
-def probmetrics_error(name: str, probs: Array, labels: Array) -> float:
-    metric = getattr(import_module("probmetrics.metrics"), name)()
-    return float(metric.compute_from_labels_probs(*torch_tensors(labels, probs)))
-
-
-def kumar_debiased_square(probs: Array, labels: Array) -> float:
-    peer = import_module("calibration.utils")
-    return peer.lower_bound_scaling_ce(probs, labels, p=2, binning_scheme=peer.get_equal_prob_bins, mode="top-label")
-
-
-def relplot_error(probs: Array, labels: Array) -> float:
-    return import_module("relplot").smECE(probs.max(axis=1), (probs.argmax(axis=1) == labels).astype(float))
-
-
-# Metric, its parameters, the peer, the peer's figure, and what to know when the two differ.
-PEERS: list[tuple[str, dict[str, Any], str, Callable[[Array, Array], float], str]] = [
-    ("ece", {}, "torchmetrics", torchmetrics_error, "it sums in float32"),
-    ("mce", {}, "torchmetrics", lambda p, y: torchmetrics_error(p, y, norm="max"), "it sums in float32"),
-    ("ece", {}, "netcal", lambda p, y: import_module("netcal.metrics").ECE(15).measure(p, y), ""),
-    ("ece", {}, "uncertainty-calibration", lambda p, y: import_module("calibration").get_ece(p, y), ""),
-    ("ece", {}, "probmetrics", lambda p, y: probmetrics_error("CalibrationError", p, y), "it calls torchmetrics"),
-    ("ada_ece", {}, "uncertainty-calibration", lambda p, y: import_module("calibration").get_ece_em(p, y),
-     "equal-mass edges a row apart: ours are those of AdaECE's authors"),
-    ("ace", {}, "uncertainty-calibration",
-     lambda p, y: import_module("calibration").get_calibration_error(p, y, p=1, debias=False),
-     "rows left over when bins do not divide N are placed otherwise"),
-    ("debiased_ece", {}, "uncertainty-calibration", lambda p, y: import_module("calibration").get_ece(p, y, debias=True), ""),
-    ("debiased_ece", {"norm": 2}, "uncertainty-calibration", kumar_debiased_square, "it counts a bin of one row as 0"),
-    ("smooth_ece", {}, "relplot", relplot_error, "it finds σ to 1/1024 only"),
-    ("ks", {}, "probmetrics", lambda p, y: probmetrics_error("KolmogorovSmirnovCalibrationMetric", p, y),
-     "it is for two classes, and here compares the probability of class 1 with the label's number"),
-    ("brier", {}, "scikit-learn", lambda p, y: import_module("sklearn.metrics").brier_score_loss(y, p), ""),
-    ("nll", {}, "scikit-learn", lambda p, y: import_module("sklearn.metrics").log_loss(y, p), ""),
-]  # fmt: skip
-
-
-def sklearn_solver(logits: Array, labels: Array) -> float:
-    return 1 / import_module("sklearn.calibration")._TemperatureScaling().fit(logits, labels).beta_
-
-
-def sklearn_calibrated(logits: Array, labels: Array) -> float:
-    base = import_module("sklearn.base")
-
-    class Given(base.ClassifierMixin, base.BaseEstimator):  # a classifier whose scores are its inputs
-        classes_ = np.unique(labels)
-        fit = lambda self, scores, labels: self  # noqa: E731
-        predict = lambda self, scores: self.classes_[scores.argmax(axis=1)]  # noqa: E731
-        decision_function = lambda self, scores: scores  # noqa: E731
-
-    frozen = import_module("sklearn.frozen").FrozenEstimator(Given())
-    fitted = import_module("sklearn.calibration").CalibratedClassifierCV(frozen, method="temperature").fit(logits, labels)
-    return 1 / fitted.calibrated_classifiers_[0].calibrators[0].beta_
-
-
-def probmetrics_bisection(logits: Array, labels: Array) -> float:
-    calibrator = import_module("probmetrics.calibrators.temperature_scaling").TemperatureScalingCalibrator()
-    scores, targets = torch_tensors(logits, labels)
-    calibrator.fit_torch(import_module("probmetrics.distributions").CategoricalLogits(scores), targets)
-    return 1 / float(calibrator.invtemp_)
-
-
 # ---- the questions -----------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +178,7 @@ def temperature(sizes: Sizes) -> list[Row]:
     def nll(temperature: float) -> float:
         return -log_softmax(logits / temperature, axis=1)[np.arange(len(labels)), labels].mean()
 
-    def against(peer: str, fit_peer: Callable[[Array, Array], float], target: float | None) -> Row:
+    def against(peer: str, fit_peer: OfArrays, target: float | None) -> Row:
         def same_optimum() -> str:
             ours, theirs = fit(), fit_peer(logits, labels)
             return f"T = {ours:.6f}, ΔT = {ours - theirs:+.1e}, ΔNLL = {nll(ours) - nll(theirs):+.1e}"
@@ -259,9 +190,7 @@ def temperature(sizes: Sizes) -> list[Row]:
     one_pass = lambda: log_softmax(logits, axis=1)  # noqa: E731
     return [
         timed(named + "one scipy log_softmax", fit, one_pass, sizes.repetitions, target=15.0),
-        against("scikit-learn's solver", sklearn_solver, 1 / 5),
-        against("scikit-learn's CalibratedClassifierCV", sklearn_calibrated, None),
-        against("probmetrics' bisection", probmetrics_bisection, None),
+        *(against(*peer) for peer in FIT_PEERS),
     ]
 
 
@@ -280,12 +209,15 @@ def memory(sizes: Sizes) -> list[Row]:
 
 
 def growth(sizes: Sizes) -> list[Row]:
-    calls = [evaluation(*synthetic((rows, 10))) for rows in sizes.growing]
-    times = fastest(*calls, repetitions=max(3, sizes.repetitions // 3))
-    per_row = [1e9 * seconds / rows for seconds, rows in zip(times, sizes.growing, strict=True)]  # ns
+    smallest, *larger = [evaluation(*synthetic((rows, 10))) for rows in sizes.growing]
+    # After the largest, the smallest gets fresh pages from the system as the largest always does: that is like for like.
+    # Called at once again it reuses its memory, which is faster and has nothing to do with the number of rows.
+    cold, warm, *times = fastest(smallest, smallest, *larger, repetitions=max(5, sizes.repetitions // 2))
+    per_row = [1e9 * seconds / rows for seconds, rows in zip((cold, *times), sizes.growing, strict=True)]  # ns
     question = f"time per row of {len(METRICS)} metrics, {sizes.growing[-1]:,} / {sizes.growing[0]:,} rows × 10"
     remark = ", ".join(f"{ns:.0f} ns at {rows:,}" for ns, rows in zip(per_row, sizes.growing, strict=True))
-    remark += f"; log N alone grows {np.log(sizes.growing[-1]) / np.log(sizes.growing[0]):.2f}-fold"
+    remark += f"; log N grows {np.log(sizes.growing[-1]) / np.log(sizes.growing[0]):.2f}-fold"
+    remark += f"; {per_row[-1] * sizes.growing[0] / (1e9 * warm):.2f} against {sizes.growing[0]:,} rows in memory used before"
     return [Row(question, f"{per_row[-1]:.0f} ns", f"{per_row[0]:.0f} ns", per_row[-1] / per_row[0], 1.5, remark)]
 
 
@@ -309,68 +241,57 @@ def single_metrics(sizes: Sizes) -> list[Row]:
     logits, labels = synthetic(sizes.metrics)
     probs = softmax(logits, axis=1)
 
-    def against(name: str, params: dict[str, Any], peer: str, figure: Callable[[Array, Array], float], why: str) -> Row:
+    def against(name: str, params: dict[str, Any], peer: str, figure: OfArrays, why: str) -> Row:
         ours, theirs = (lambda: METRICS[name](probs, labels, **params)), (lambda: figure(probs, labels))
         question = ", ".join([name, *(f"{key}={value}" for key, value in params.items()), by(sizes.metrics), f"/ {peer}"])
         return timed(question, ours, theirs, sizes.repetitions, remark=lambda: agreement(ours(), theirs(), why))
 
-    return [against(*peer) for peer in PEERS]
+    return [against(*peer) for peer in METRIC_PEERS]
 
 
 def known_values(sizes: Sizes) -> list[Row]:
-    """Which side is right, where the figure can be had another way; a row's reference is that figure."""
+    """Which side is right, where the figure can be had another way."""
     rng = np.random.default_rng(1)
     percent = np.where(rng.random(20_000) < 0.5, 10 * rng.integers(5, 11, 20_000), rng.integers(50, 101, 20_000))
-    probs = np.stack([percent, 100 - percent, 0 * percent], axis=1) / 100  # half of them on the edges of 10 bins
+    edges = np.stack([percent, 100 - percent, 0 * percent], axis=1) / 100  # more than half lie on edges of 10 bins
     # Gaps change sign from bin to bin, so that a row in the wrong bin shows.
     right = rng.random(len(percent)) < percent / 100 + np.where(percent // 10 % 2, 0.1, -0.1)
-    labels = np.where(right, 0, rng.integers(1, 3, len(percent)))
+    y = np.where(right, 0, rng.integers(1, 3, len(percent)))
 
-    def ece_in_whole_numbers(cell: Array) -> float:
-        return np.abs(np.bincount(cell, percent) - 100 * np.bincount(cell, right)).sum() / (100 * len(percent))
+    def binned(cell: Array, score: Array, hits: Array) -> float:
+        return float(np.abs(np.bincount(cell, score) - np.bincount(cell, hits)).sum() / len(cell))
 
-    upper, lower = ece_in_whole_numbers((percent - 1) // 10), ece_in_whole_numbers(np.minimum(percent // 10, 9))
+    upper = binned((percent - 1) // 10, percent, 100 * right) / 100  # in whole numbers: rounding cannot move an edge
+    lower = binned(np.minimum(percent // 10, 9), percent, 100 * right) / 100
     unit = rng.random((20_000, 3))  # logits that happen to lie in [0, 1]
+    sure = softmax(unit, axis=1)
     drawn = (unit + rng.gumbel(size=unit.shape)).argmax(axis=1)
-    logits, few_labels = synthetic((500, 10))
+    plain = binned(np.ceil(15 * sure.max(axis=1)).astype(int), sure.max(axis=1), sure.argmax(axis=1) == drawn)
+    logits, labels = synthetic((500, 10))
     few = softmax(logits, axis=1)
-    exact = smooth_ece_by_integration(few.max(axis=1), few.argmax(axis=1) == few_labels)
-    on_edges = {"(": "ece with scores on edges, (lo, hi]: ", "[": "ece with scores on edges, [lo, hi): "}
+    smooth = smooth_ece_by_integration(few, labels)
+    kumar, netcal, torchmetrics = (lambda f=f: f(edges, y, bins=10) for f in (kumar_ece, netcal_ece, torchmetrics_error))
+    left = lambda: ece(edges, y, bins=10, closed="left")  # noqa: E731
     return [
-        valued(on_edges["("] + "distilcal", lambda: ece(probs, labels, bins=10), upper),
-        valued(on_edges["("] + "uncertainty-calibration",
-               lambda: import_module("calibration").get_ece(probs, labels, num_bins=10), upper),
-        valued(on_edges["["] + "distilcal", lambda: ece(probs, labels, bins=10, closed="left"), lower),
-        valued(on_edges["["] + "netcal", lambda: import_module("netcal.metrics").ECE(10).measure(probs, labels), lower,
-               "its edges are linspace's, where 0.6 < 0.6000000000000001"),
-        valued(on_edges["["] + "torchmetrics", lambda: torchmetrics_error(probs, labels, bins=10), lower,
-               "1.0 has a bin of its own, edges are float32"),
-        valued("ece of logits within [0, 1]: torchmetrics", lambda: torchmetrics_error(unit, drawn),
-               ece(softmax(unit, axis=1), drawn), "it takes them for probabilities"),
-        valued("smooth_ece by integration: distilcal", lambda: smooth_ece(few, few_labels), exact),
-        valued("smooth_ece by integration: relplot", lambda: relplot_error(few, few_labels), exact, "σ to 1/1024 only"),
+        valued("ece on edges, (lo, hi], uncertainty-calibration", lambda: ece(edges, y, bins=10), kumar, upper, ""),
+        valued("ece on edges, [lo, hi), netcal", left, netcal, lower, "0.6 and 0.7 lie below the edges of its linspace"),
+        valued("ece on edges, [lo, hi), torchmetrics", left, torchmetrics, lower, "it gives 1.0 a bin of its own"),
+        valued("ece of logits within [0, 1], torchmetrics", lambda: ece(sure, drawn), lambda: torchmetrics_error(unit, drawn),
+               plain, "it takes them for probabilities"),
+        valued("smooth_ece of 500 rows, relplot", lambda: smooth_ece(few, labels), lambda: relplot_smooth(few, labels),
+               smooth, "its σ is a multiple of 1/1024, its mesh coarse"),
     ]  # fmt: skip
 
 
-def valued(question: str, call: Callable[[], float], known: float, why: str = "") -> Row:
+def valued(question: str, ours: Call, theirs: Call, exact: float, why: str) -> Row:
+    """A row of values, not of times."""
+    question = f"value: {question}"
     try:
-        return Row(question, f"{call():.7f}", f"{known:.7f}", remark=agreement(call(), known, why))
+        a, b = ours(), theirs()
     except Exception as error:
         return Row(question, remark=failure(error))
-
-
-def smooth_ece_by_integration(confidence: Array, right: Array, points: int = 4000) -> float:
-    """Smooth ECE as it is defined: the kernel of every row and its mirror images, without histogram or transform."""
-    at = (np.arange(points) + 0.5) / points
-    images = np.concatenate([sign * confidence + 2 * turn for turn in (-2, -1, 0, 1, 2) for sign in (1, -1)])
-    residuals = np.tile(right - confidence, 10) / len(confidence)
-
-    def excess(sigma: float) -> float:
-        near = (images > -9 * sigma) & (images < 1 + 9 * sigma)
-        kernels = np.exp(-(((at[:, None] - images[near]) / sigma) ** 2) / 2) / (sigma * np.sqrt(2 * np.pi))
-        return np.abs(kernels @ residuals[near]).mean() - sigma
-
-    return brentq(excess, 1e-3, 0.5, xtol=1e-9)
+    remark = f"exact {exact:.7f}: ours {a - exact:+.1e}, theirs {b - exact:+.1e}" + (f"; {why}" if why else "")
+    return Row(question, f"{a:.7f}", f"{b:.7f}", remark=remark)
 
 
 QUESTIONS = (all_metrics, temperature, memory, growth, intervals, single_metrics, known_values)
@@ -379,15 +300,16 @@ QUESTIONS = (all_metrics, temperature, memory, growth, intervals, single_metrics
 # ---- the table ---------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Iterable[Row], judged: bool) -> str:
+def table(rows: Iterable[Row]) -> str:
     """A Markdown table that is aligned in a terminal as well."""
     cells = [("question", "distilcal", "reference", "ratio", "target", "met", "remark")]
     for row in rows:
         ratio = "–" if row.ratio is None else f"{row.ratio:.2f}"
-        target = "–" if row.target is None or not judged else f"≤ {row.target:.3g}"
-        met = {True: "yes", False: "NO", None: "–"}[row.met if judged else None]
+        target = "–" if row.target is None else f"≤ {row.target:.3g}"
+        met = {True: "yes", False: "NO", None: "–"}[row.met]
         cells.append((row.question, row.ours, row.reference, ratio, target, met, row.remark))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1] + [0]  # remarks may be ragged
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths[-1] = 0  # remarks may be ragged
     lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells]
     return "\n".join([lines[0], "|" + "---|" * len(widths), *lines[1:]])
 
@@ -415,10 +337,10 @@ def main() -> int:
     rows: list[Row] = []
     for question in QUESTIONS:
         print(f"{question.__name__} …", file=sys.stderr)
-        rows += question(sizes)
+        rows += [replace(row, target=None) if arguments.quick else row for row in question(sizes)]
     print(", ".join(f"{name} {number}" for name, number in versions().items()))
     print("QUICK: small sizes, targets not judged.\n" if arguments.quick else "A target is the largest ratio that meets it.\n")
-    print(table(rows, judged=not arguments.quick))
+    print(table(rows))
     if arguments.json:
         report = {"quick": arguments.quick, "versions": versions(), "rows": [{**asdict(row), "met": row.met} for row in rows]}
         arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

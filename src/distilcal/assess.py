@@ -14,7 +14,7 @@ import numpy as np
 from distilcal.calibrate import FITS, Calibrator, cross_fitted
 from distilcal.errors import InputError
 from distilcal.metrics import Comparison, Evaluation, Reliability, compare, evaluate, reliability
-from distilcal.metrics.evaluate import Progress
+from distilcal.metrics.evaluation import Progress
 from distilcal.metrics.rows import Closed, Rows
 from distilcal.predictions import IntArray, Predictions
 from distilcal.selective import RiskCoverage, Threshold, aurc, excess_aurc, risk_coverage, threshold

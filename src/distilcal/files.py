@@ -128,10 +128,14 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
 def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
     """The arrays of an .npz, read when asked for; damage and pickles are refused."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if not hasattr(arrays, "files"):
-                raise InputError("this is a single array, not an .npz", source=str(path), remedy="save it with numpy.savez")
-            yield arrays
+        with open(path, "rb") as file:  # opened here: numpy leaves a damaged file open
+            if not zipfile.is_zipfile(file):
+                file.seek(0)
+                if file.read(6) == b"\x93NUMPY":
+                    raise InputError("this is a single array, not an .npz", source=str(path), remedy="save it with numpy.savez")
+                raise zipfile.BadZipFile
+            file.seek(0)
+            yield np.load(file, allow_pickle=False)
     except (zipfile.BadZipFile, EOFError, KeyError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

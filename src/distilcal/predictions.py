@@ -240,7 +240,7 @@ class Predictions:
         found: IntArray = order[np.searchsorted(self.ids, ids, sorter=order).clip(max=len(self) - 1)]
         missing = self.ids[found] != ids
         if missing.any():
-            raise InputError(f"{self.name!r} has no row with id {ids[_first(missing)]!r}", remedy="check the id columns")
+            raise InputError(f"{self.name!r} has no row with id {str(ids[_first(missing)])!r}", remedy="check the id columns")
         return found
 
     def split(self, fraction: float, *, seed: int, stratified: bool = True) -> tuple[Predictions, Predictions]:
@@ -316,7 +316,7 @@ def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
     differ = a.labels != b.labels
     if differ.any():
         row = _first(differ)
-        which = f"id {a.ids[row]!r}" if a.ids is not None else f"row {row} (counting from 0)"
+        which = f"id {str(a.ids[row])!r}" if a.ids is not None else f"row {row} (counting from 0)"
         raise InputError(
             f"{a.name!r} and {b.name!r} disagree on the label of {which}: "
             f"{a.classes[a.labels[row]]!r} and {a.classes[b.labels[row]]!r}",

@@ -89,7 +89,9 @@ def load_calibrator(path: str | Path) -> Calibrator:
         made = CALIBRATORS[head["kind"]](classes=tuple(head["classes"]), fit=Fit(**head["fit"]), **values)
     except FileNotFoundError:
         raise InputError("there is no such file", source=str(path)) from None
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):
+    except InputError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError):  # ValueError: not JSON, not UTF-8, not a number
         raise InputError("this is not a saved calibrator", source=str(path), remedy="give what Calibrator.save wrote") from None
     if isinstance(made, Temperature) and not made.value > 0:
         raise InputError(f"temperature {made.value} is not positive", source=str(path), remedy="fit it again")

@@ -97,11 +97,14 @@ def with_report(draft: Fitted, predictions: Predictions) -> Fitted:
 
 
 def folds_of(predictions: Predictions, folds: int, seed: int) -> IntArray:
-    """A fold for every row, stratified by label."""
+    """A fold for every row, stratified by label and by how hard the row is, whatever the order of the rows."""
     n = len(predictions)
     if n < 2:
         raise InputError("cross-validation needs at least two rows", remedy="give more rows")
-    order = np.lexsort((np.random.default_rng(seed).random(n), predictions.labels))
+    folds = min(folds, n)
+    order = np.lexsort((predictions.row_nll, predictions.labels))
+    # Every run of neighbours in that order goes to different folds, which one to which is drawn.
+    drawn = np.random.default_rng(seed).random((-(-n // folds), folds)).argsort(axis=1)
     fold = np.empty(n, np.int64)
-    fold[order] = np.arange(n) % min(folds, n)
+    fold[order] = drawn.ravel()[:n]
     return fold

@@ -32,7 +32,7 @@ from distilcal.metrics.definitions import (
     smooth_ece,
     tace,
 )
-from distilcal.metrics.evaluate import (
+from distilcal.metrics.evaluation import (
     Comparison,
     Difference,
     Evaluation,

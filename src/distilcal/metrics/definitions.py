@@ -421,30 +421,37 @@ def _residual_histogram(question: Binary, grid: int) -> FloatArray:
     return cells
 
 
-def _smooth_error(cells: FloatArray, tolerance: float = 1e-7) -> FloatArray:
+def _smooth_error(cells: FloatArray, tolerance: float = 1e-10) -> FloatArray:
     """Solve ``Σ|smooth_σ(cells)| = σ`` for every leading row at once, by the Illinois form of false position."""
     from scipy.fft import dct, idct
 
+    grid = cells.shape[-1]
     spectrum = dct(cells, axis=-1)
-    decay = (np.pi * np.arange(cells.shape[-1])) ** 2 / 2
+    decay = (np.pi * np.arange(grid)) ** 2 / 2
 
-    def excess(sigma: FloatArray) -> FloatArray:  # falls strictly; ≥ 0 at σ = 0 and ≤ 0 at σ = 1
-        smooth = idct(spectrum * np.exp(-decay * sigma[..., None] ** 2), axis=-1)
+    def excess(sigma: FloatArray) -> FloatArray:  # falls, by at least as much as σ grows
+        felt = int(min(grid, 2 + np.sqrt(80) / (np.pi * max(sigma.min(), 1e-9))))  # higher modes are smoothed to nothing
+        smooth = idct(spectrum[..., :felt] * np.exp(-decay[:felt] * sigma[..., None] ** 2), n=grid, axis=-1)
         return np.asarray(np.abs(smooth).sum(axis=-1) - sigma)
 
-    low, high = np.zeros(cells.shape[:-1]), np.ones(cells.shape[:-1])
+    # Smoothing keeps the sum and can only lower Σ|·|, so the root lies between these two.
+    low, high = np.abs(cells.sum(axis=-1)), np.minimum(np.abs(cells).sum(axis=-1), 1.0)
     above, below = excess(low), excess(high)
+    went_up = np.full(low.shape, 0)
     guess = low
-    for _ in range(60):
-        with np.errstate(invalid="ignore"):  # 0/0 where both ends are already the root
+    for _ in range(100):
+        with np.errstate(invalid="ignore", divide="ignore"):  # 0/0 where both ends are already the root
             guess = np.where(above > below, (low * below - high * above) / (below - above), low)
         value = excess(guess)
-        if np.abs(value).max() < tolerance:  # |excess| bounds the distance to the root: its slope is at most -1
+        if np.abs(value).max() < tolerance:
             break
-        up = value > 0
-        # An end that stays put is halved, so that it moves next time: without this one end would creep.
-        above, below = np.where(up, value, above / 2), np.where(up, below / 2, value)
-        low, high = np.where(up, guess, low), np.where(up, high, guess)
+        up = np.where(value > 0, 1, -1)
+        # An end that stays put twice running is given half its weight, or it would stay for good.
+        again = up == went_up
+        above = np.where(up > 0, value, np.where(again, above / 2, above))
+        below = np.where(up < 0, value, np.where(again, below / 2, below))
+        low, high = np.where(up > 0, guess, low), np.where(up < 0, guess, high)
+        went_up = up
     return np.clip(guess, 0.0, 1.0)
 
 

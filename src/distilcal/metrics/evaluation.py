@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -293,8 +294,8 @@ def _choose(
     chosen: dict[str, tuple[OnRows, dict[str, Any], str]] = {}
     for name, how in asked.items():
         if callable(how):
-            plain = how
-            chosen[name] = (lambda rows, plain=plain: rows.each(plain), {}, "your own function")  # type: ignore[misc]
+            own = getattr(how, "on_rows", None) or partial(_on_copies, how)
+            chosen[name] = (own, {}, "your own function")
             continue
         if name not in known:
             near = get_close_matches(name, known, n=3)
@@ -303,10 +304,12 @@ def _choose(
             raise InputError(f"{name} needs class probabilities", remedy="these predictions hold confidences only")
         given = {"bins": bins, "closed": closed}
         params = parameters(name, {**{k: v for k, v in given.items() if k in parameters(name, {})}, **how})
-        on_rows = known[name].on_rows
-        call = lambda rows, on_rows=on_rows, params=params: on_rows(rows, **params)  # noqa: E731
-        chosen[name] = (call, params, definition(name, params))
+        chosen[name] = (partial(known[name].on_rows, **params), params, definition(name, params))
     return chosen
+
+
+def _on_copies(plain: PlainMetric, rows: Rows) -> FloatArray:
+    return rows.each(plain)
 
 
 def _check_resampling(intervals: int, level: float) -> None:

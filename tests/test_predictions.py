@@ -1,0 +1,211 @@
+"""Predictions: what they accept, what they refuse, and the views of the same rows."""
+
+import numpy as np
+import pytest
+from conftest import make
+
+from distilcal import InputError, Predictions, ensemble, join
+
+
+def test_softmax_agrees_with_scipy_for_few_and_many_classes():
+    from scipy.special import log_softmax
+
+    for classes in (2, 5, 64, 65, 130):
+        p = make(1500, classes)
+        expected = log_softmax(p.logits, axis=1)
+        np.testing.assert_allclose(p.probs, np.exp(expected), rtol=1e-12)
+        np.testing.assert_allclose(p.row_nll, -expected[np.arange(1500), p.labels], rtol=1e-12)
+        np.testing.assert_allclose(p.row_entropy, -(np.exp(expected) * expected).sum(axis=1), rtol=1e-10)
+        np.testing.assert_array_equal(p.predicted, p.logits.argmax(axis=1))
+        np.testing.assert_array_equal(p.confidence, p.probs.max(axis=1))
+
+
+def test_the_first_class_wins_a_tie():
+    for classes in (3, 70):
+        logits = np.zeros((4, classes))
+        assert Predictions.from_logits(logits, [0] * 4).predicted.tolist() == [0] * 4
+        logits[:, 1:3] = 1.0
+        assert Predictions.from_logits(logits, [0] * 4).predicted.tolist() == [1] * 4
+
+
+def test_half_precision_is_raised_before_the_softmax():
+    logits = np.array([[60000.0, 59000.0]], np.float16)
+    p = Predictions.from_logits(logits, [0])
+    assert p.logits.dtype == np.float32
+    assert p.probs.tolist() == [[1.0, 0.0]]
+
+
+def test_given_probabilities_are_kept_to_the_digit_and_zeros_stay_zeros():
+    given = np.array([[0.7, 0.2, 0.1], [0.6, 0.4, 0.0]])
+    p = Predictions.from_probs(given, [0, 2])
+    np.testing.assert_array_equal(p.probs, given)
+    assert p.row_nll[1] == np.inf
+    assert p.row_entropy[1] == pytest.approx(-(0.6 * np.log(0.6) + 0.4 * np.log(0.4)))
+    rounded = Predictions.from_probs([[0.333, 0.333, 0.333]], [0])
+    assert rounded.probs.sum() == pytest.approx(1.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("confidence", [[0.9, 0.5], [0.9, 0.34], [0.99, 0.02], [1.0, 0.5], [0.001, 0.3]])
+def test_confidences_are_the_top_probability(confidence):
+    p = Predictions.from_confidences(confidence, [1, 0])
+    np.testing.assert_allclose(p.confidence, confidence, rtol=1e-15)
+    assert p.correct.tolist() == [True, False]
+    np.testing.assert_allclose(p.probs.sum(axis=1), 1.0)
+
+
+def test_the_callers_arrays_are_neither_locked_nor_changed():
+    logits = np.ones((3, 2))
+    p = Predictions.from_logits(logits, [0, 1, 0])
+    logits[0, 0] = 5
+    with pytest.raises(ValueError, match="read-only"):
+        p.logits[0, 0] = 3
+    with pytest.raises(AttributeError):
+        p.name = "other"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (([[1.0, np.nan]], [0]), "nan, row|a logit is nan"),
+        (([[1.0, np.inf]], [0]), "a logit is inf"),
+        (([[1.0, -np.inf]], [0]), "use from_probs"),
+        (([[1.0], [2.0]], [0, 0]), "only one class"),
+        ((np.zeros((0, 3)), []), "no rows"),
+        (([[1.0, 2.0], [1.0]], [0, 0]), "different lengths"),
+        (([[1.0, 2.0]], [2]), "label 2 is not between 0 and 1"),
+        (([[1.0, 2.0]], [-1]), "label -1"),
+        (([[1.0, 2.0]], [0, 1]), "2 labels for 1 rows"),
+        (([[1.0, 2.0]], [0.5]), "neither class names nor indices"),
+        (([["a", "b"]], [0]), "not numbers"),
+        (([1.0, 2.0], [0]), "not a table"),
+    ],
+)
+def test_bad_logits_and_labels_are_refused(arguments, said):
+    with pytest.raises(InputError, match=said):
+        Predictions.from_logits(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("probs", "said"),
+    [
+        ([[0.5, 0.4]], r"sum to 0.9, not to 1 within 0.001"),
+        ([[50.0, 50.0]], "divided by 100"),
+        ([[-0.1, 1.1]], "not a probability"),
+        ([[np.nan, 1.0]], "not a probability"),
+    ],
+)
+def test_bad_probabilities_are_refused(probs, said):
+    good = [0.5, 0.5]
+    with pytest.raises(InputError, match=said) as error:
+        Predictions.from_probs([good, *probs], [0, 0])
+    assert error.value.row == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"classes": ["a"]}, "1 class names for 2 columns"),
+        ({"classes": ["a", "a"]}, "stands twice"),
+        ({"ids": ["x", "x"]}, "id 'x' stands twice"),
+        ({"ids": ["x"]}, "1 ids for 2 rows"),
+        ({"label_probs": [[0.5, 0.6], [0.5, 0.5]]}, "sum to 1.1"),
+        ({"label_probs": [[0.5, 0.5]]}, "shape"),
+    ],
+)
+def test_bad_names_are_refused(names, said):
+    with pytest.raises(InputError, match=said):
+        Predictions.from_logits([[1.0, 2.0], [2.0, 1.0]], [0, 1], **names)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "said"),
+    [
+        ([1.2], [1], "not in"),
+        ([0.0], [1], "not in"),
+        ([np.nan], [1], "not in"),
+        ([0.5], [2], "neither 0 nor 1"),
+        ([], [], "no rows"),
+    ],
+)
+def test_bad_confidences_are_refused(confidence, correct, said):
+    with pytest.raises(InputError, match=said):
+        Predictions.from_confidences(confidence, correct)
+
+
+def test_labels_by_name_by_index_and_digits_that_are_names():
+    logits = [[1.0, 0.0, 0.0]] * 2
+    by_name = Predictions.from_logits(logits, ["dog", "cat"], classes=["cat", "dog", "cow"])
+    assert by_name.labels.tolist() == [1, 0]
+    by_index = Predictions.from_logits(logits, ["1", "0"], classes=["cat", "dog", "cow"])
+    assert by_index.labels.tolist() == [1, 0]
+    digits = Predictions.from_logits(logits, ["2", "1"], classes=["2", "1", "0"])
+    assert digits.labels.tolist() == [0, 1]
+    with pytest.raises(InputError, match="label 'bird' is not a class name"):
+        Predictions.from_logits(logits, ["dog", "bird"], classes=["cat", "dog", "cow"])
+
+
+def test_select_by_index_mask_and_id(predictions):
+    by_id = predictions.select(["row5", "row2"])
+    by_index = predictions.select([5, 2])
+    np.testing.assert_array_equal(by_id.logits, by_index.logits)
+    mask = np.zeros(53, bool)
+    mask[[2, 5]] = True
+    assert predictions.select(mask).ids.tolist() == ["row2", "row5"]
+    with pytest.raises(InputError, match="no row with id 'row99'"):
+        predictions.select(["row99"])
+    with pytest.raises(InputError, match="mask"):
+        predictions.select(mask[:5])
+
+
+def test_split_is_seeded_stratified_disjoint_and_exact():
+    p = make(400, 4)
+    a, b = p.split(0.3, seed=1)
+    assert len(a) == 120
+    assert len(b) == 280
+    assert not set(a.ids) & set(b.ids)
+    counts, taken = np.bincount(p.labels), np.bincount(a.labels)
+    assert np.abs(taken - 0.3 * counts).max() <= 1
+    assert a.ids.tolist() == p.split(0.3, seed=1)[0].ids.tolist()
+    assert a.ids.tolist() != p.split(0.3, seed=2)[0].ids.tolist()
+    assert len(p.split(0.5, seed=0, stratified=False)[0]) == 200
+    with pytest.raises(InputError):
+        p.split(1.0, seed=0)
+
+
+def test_reorder_classes_by_name(predictions):
+    back = predictions.reorder_classes(["4", "2", "0", "1", "3"]).reorder_classes(predictions.classes)
+    np.testing.assert_array_equal(back.logits, predictions.logits)
+    np.testing.assert_array_equal(back.labels, predictions.labels)
+    moved = predictions.reorder_classes(["4", "2", "0", "1", "3"])
+    names = [moved.classes[y] for y in moved.labels]
+    assert names == [predictions.classes[y] for y in predictions.labels]
+    with pytest.raises(InputError, match="same names"):
+        predictions.reorder_classes(["a", "b", "c", "d", "e"])
+
+
+def test_join_by_id_and_by_position(predictions):
+    shuffled = predictions.select(np.random.default_rng(0).permutation(53)[:20])
+    a, b = join(predictions, shuffled)
+    assert a.ids.tolist() == b.ids.tolist()
+    assert len(a) == 20
+    np.testing.assert_array_equal(a.logits, b.logits)
+    plain = Predictions.from_logits(predictions.logits, predictions.labels)
+    join(plain, plain)
+    with pytest.raises(InputError, match="only one"):
+        join(plain, predictions)
+    with pytest.raises(InputError, match="no ids to match"):
+        join(plain, plain.select([0, 1]))
+    with pytest.raises(InputError, match="share no id"):
+        join(predictions, make(53, 5).rename("x").select([0]).__class__.from_logits(predictions.logits[:1], [0], ids=["other"]))
+    other = Predictions.from_logits(predictions.logits, (predictions.labels + 1) % 5, ids=predictions.ids)
+    with pytest.raises(InputError, match="disagree on the label of id 'row0'"):
+        join(predictions, other)
+
+
+def test_ensemble_is_the_mean_in_probability(predictions):
+    other = make(53, 5, seed=0, scale=1.0)
+    other = Predictions.from_logits(other.logits, predictions.labels, ids=predictions.ids).reorder_classes(list("43210"))
+    both = ensemble([predictions, other.select(np.arange(52, -1, -1))])
+    expected = (predictions.probs + other.reorder_classes(predictions.classes).probs) / 2
+    np.testing.assert_allclose(both.probs, expected, atol=1e-15)
+    assert both.name == "ensemble"
