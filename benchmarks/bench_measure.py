@@ -218,7 +218,7 @@ def growth(sizes: Sizes) -> list[Row]:
     remark = ", ".join(f"{ns:.0f} ns at {rows:,}" for ns, rows in zip(per_row, sizes.growing, strict=True))
     remark += f"; log N grows {np.log(sizes.growing[-1]) / np.log(sizes.growing[0]):.2f}-fold"
     remark += f"; {per_row[-1] * sizes.growing[0] / (1e9 * warm):.2f} against {sizes.growing[0]:,} rows in memory used before"
-    return [Row(question, f"{per_row[-1]:.0f} ns", f"{per_row[0]:.0f} ns", per_row[-1] / per_row[0], 1.5, remark)]
+    return [Row(question, f"{per_row[-1]:.0f} ns", f"{per_row[0]:.0f} ns", per_row[-1] / per_row[0], 2.0, remark)]
 
 
 def intervals(sizes: Sizes) -> list[Row]:

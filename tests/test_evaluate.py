@@ -55,7 +55,7 @@ def test_labels_are_drawn_from_the_probabilities():
 def test_chunks_do_not_change_results(monkeypatch):
     p = make()
     whole = evaluate(p, intervals=40)
-    monkeypatch.setattr("distilcal.metrics.evaluation.CHUNK_BYTES", 12 * p.probs.size * 7)
+    monkeypatch.setattr("distilcal.metrics.evaluation.CHUNK_BYTES", 40 * len(p) * 7)
     parts = evaluate(p, intervals=40)
     for name in METRICS:
         assert parts[name].low == pytest.approx(whole[name].low)

@@ -184,7 +184,7 @@ def test_damaged_files(tmp_path):
         whole = path.read_bytes()
         for size in (1, len(whole) // 3, len(whole) - 30):
             path.write_bytes(whole[:size])
-            with pytest.raises(InputError, match="damaged|cut off|not parquet"):
+            with pytest.raises(InputError, match=r"damaged|cut off|not parquet"):
                 read_predictions(path)
     path = tmp_path / "flipped.npz"
     p.save(path)
@@ -228,10 +228,9 @@ def test_text_too_large_to_parse_is_refused_with_advice(tmp_path):
 
 def test_parquet_with_a_missing_value(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
+    parquet = pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table({"label": ["a", "b"], "prob_a": [0.5, None], "prob_b": [0.5, 0.5]})
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    parquet.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(InputError, match=r"row 1 \(counting from 0\): column 'prob_a' has no value"):
         read_predictions(tmp_path / "x.parquet")
 
@@ -239,14 +238,19 @@ def test_parquet_with_a_missing_value(tmp_path):
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "x.npz"
     path.write_bytes(b"old")
-    with pytest.raises(RuntimeError), write_aside(path) as file:
-        file.write(b"half of the new")
-        raise RuntimeError
+
+    def half():
+        with write_aside(path) as file:
+            file.write(b"half of the new")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        half()
     assert path.read_bytes() == b"old"
     assert [f.name for f in tmp_path.iterdir()] == ["x.npz"]
     with pytest.raises(InputError, match="folder exists"):
         write_predictions(make(), tmp_path / "nowhere" / "x.npz")
-    with pytest.raises(InputError, match="cannot write '.xls'"):
+    with pytest.raises(InputError, match=r"cannot write '\.xls'"):
         write_predictions(make(), tmp_path / "x.xls")
 
 

@@ -1,6 +1,6 @@
 """Risk, coverage and the guaranteed threshold."""
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def loop_aurc(order, wrong):
 
 def test_aurc_is_the_mean_over_all_orders_of_equal_confidences():
     confidence, correct = [0.9, 0.8, 0.8, 0.8, 0.6], [1, 0, 1, 1, 0]
-    orders = [o for o in permutations(range(5)) if all(confidence[a] >= confidence[b] for a, b in zip(o, o[1:], strict=False))]
+    orders = [o for o in permutations(range(5)) if all(confidence[a] >= confidence[b] for a, b in pairwise(o))]
     expected = np.mean([loop_aurc(o, [1 - c for c in correct]) for o in orders])
     assert aurc(Predictions.from_confidences(confidence, correct)) == pytest.approx(expected)
 

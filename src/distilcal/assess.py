@@ -204,7 +204,7 @@ def _class_rows(predictions: Predictions, bins: int, closed: Closed) -> Iterable
     predicted = np.bincount(predictions.predicted, minlength=count)
     right = np.bincount(predictions.labels[predictions.correct], minlength=count)
     mean = predictions.probs.mean(axis=0)
-    for k, (name, question) in enumerate(zip(predictions.classes, rows.classes, strict=True)):
+    for k, (name, question) in enumerate(zip(predictions.classes, rows.by_class(), strict=True)):
         yield ClassRow(
             name,
             int(labelled[k]),

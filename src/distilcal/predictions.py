@@ -187,9 +187,8 @@ class Predictions:
         """Entropy of each predicted distribution in nats (N,), with 0·log 0 = 0."""
         if self.given_probs is None:
             return self._softmax.entropy
-        from scipy.special import entr
-
-        entropy: FloatArray = entr(self.given_probs).sum(axis=1)
+        finite = np.maximum(self.logits, -1e300)  # the logarithms are at hand; 0 · log 0 must be 0
+        entropy: FloatArray = np.abs(np.einsum("nk,nk->n", self.given_probs, finite))
         return entropy
 
     @cached_property
@@ -467,7 +466,7 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
             row=_first(bad),
             remedy=f"there are {len(classes)} classes: {_listed(classes)}",
         )
-    return labels.astype(np.int64)
+    return labels.astype(np.int64, copy=False)
 
 
 def labels_from_text(labels: NDArray[np.str_], classes: tuple[str, ...]) -> IntArray:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distilcal.calibrate.base import Calibrator, Fit, check_fit, log_softmax
 from distilcal.errors import InputError
 from distilcal.predictions import BLOCK_ENTRIES, FloatArray, Predictions
 
+IMPOSSIBLE = -1e150  # stands for a logit of -inf: its weight is 0 at any temperature, and not 0 · inf
 BOUNDS = (1e-3, 1e3)  # of a temperature, in units of the logits' spread: beyond, a softmax is all or nothing
 
 
@@ -71,39 +74,50 @@ class _TemperatureProblem:
         self.possible = bool(np.isfinite(z[np.arange(len(z)), labels]).all())
         self.passes = 0
         self._nll: dict[float, float] = {}  # by β
-        # Blocks are laid out once: class by class, shifted so that the largest logit of a row is 0.
-        self.blocks: list[tuple[FloatArray, float]] = []
+        self.axis = 0 if z.shape[1] <= 64 else 1  # of the classes; a short last axis would be slow to sum over
+        # Blocks are laid out once, shifted so that the largest logit of a row is 0.
+        self.blocks: list[tuple[NDArray[Any], float]] = []
+        distance, entries = 0.0, 0
         step = max(1, BLOCK_ENTRIES // z.shape[1])
         for start in range(0, len(z), step):
             rows = slice(start, start + step)
-            block = np.array(z[rows].T, dtype=np.float64, order="C")
-            block -= block.max(axis=0)
-            picked = float(block[labels[rows], np.arange(block.shape[1])].sum())
-            np.maximum(block, -1e150, out=block)  # an impossible class: its weight is 0 at any temperature, not 0 · inf
+            block = np.array(z[rows].T if self.axis == 0 else z[rows], dtype=np.float64, order="C")
+            block -= block.max(axis=self.axis, keepdims=True)
+            by_row = block.T if self.axis == 0 else block
+            picked = float(by_row[np.arange(len(by_row)), labels[rows]].sum())
+            if predictions.given_probs is not None:
+                impossible = np.isneginf(block)
+                entries -= int(impossible.sum())
+                block[impossible] = 0.0
+                distance -= float(block.sum())
+                block[impossible] = IMPOSSIBLE
+            else:
+                distance -= float(block.sum())
+            entries += block.size
             self.blocks.append((block, picked))
+        self.spread = distance / max(entries, 1) or 1.0  # mean distance of a row's logits from its largest
 
-    @property
-    def spread(self) -> float:
-        """Mean distance of a row's logits from its largest, impossible classes aside; 1 where all are equal."""
-        finite = [(block, block > -1e150) for block, _ in self.blocks]
-        total = sum(float(-block[kept].sum()) for block, kept in finite)
-        return total / max(sum(int(kept.sum()) for _, kept in finite), 1) or 1.0
+    @cached_property
+    def rough_blocks(self) -> list[tuple[NDArray[Any], float]]:
+        """The blocks in single precision, in which an exponential costs a fourth: good enough to come near."""
+        return [(np.maximum(block, -1e15, dtype=np.float32, casting="same_kind"), picked) for block, picked in self.blocks]
 
-    def derivatives(self, beta: float) -> tuple[float, float, float]:
+    def derivatives(self, beta: float, *, rough: bool) -> tuple[float, float, float]:
         """Mean NLL, slope and curvature at β: log Σ e^{βz} - β z_y, E[z] - z_y, Var[z]."""
         self.passes += 1
         value = slope = curvature = 0.0
-        for block, picked in self.blocks:
-            weight = np.exp(beta * block)
-            total = weight.sum(axis=0)
+        for block, picked in self.rough_blocks if rough else self.blocks:
+            weight = np.exp(block.dtype.type(beta) * block)
+            total = weight.sum(axis=self.axis)
             weight *= block
-            first = weight.sum(axis=0) / total
-            second = np.einsum("kn,kn->n", weight, block) / total
-            value += float(np.log(total).sum()) - beta * picked
-            slope += float(first.sum()) - picked
-            curvature += float((second - first**2).sum())
-        self._nll[beta] = value / self.rows
-        return self._nll[beta], slope / self.rows, max(curvature / self.rows, 0.0)
+            first = weight.sum(axis=self.axis) / total
+            second = np.einsum("kn,kn->n" if self.axis == 0 else "nk,nk->n", weight, block) / total
+            value += float(np.log(total).sum(dtype=np.float64)) - beta * picked
+            slope += float(first.sum(dtype=np.float64)) - picked
+            curvature += float((second - first**2).sum(dtype=np.float64))
+        if not rough:
+            self._nll[beta] = value / self.rows
+        return value / self.rows, slope / self.rows, max(curvature / self.rows, 0.0)
 
     def nll(self, temperature: float) -> float:
         """Mean NLL at T."""
@@ -112,7 +126,9 @@ class _TemperatureProblem:
         beta = 1.0 / temperature
         if beta not in self._nll:
             self.passes += 1
-            parts = (float(np.log(np.exp(beta * block).sum(axis=0)).sum()) - beta * picked for block, picked in self.blocks)
+            parts = (
+                float(np.log(np.exp(beta * block).sum(axis=self.axis)).sum()) - beta * picked for block, picked in self.blocks
+            )
             self._nll[beta] = sum(parts) / self.rows
         return self._nll[beta]
 
@@ -136,29 +152,38 @@ def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]
                 "does; more rows, with some mistakes among them, would tell"
             ),
         )
-    lowest, highest = np.log(bounds[0]), np.log(bounds[1])
+    lowest, highest = float(np.log(bounds[0])), float(np.log(bounds[1]))
+    near = _newton(problem, float(np.clip(0.0, lowest, highest)), lowest, highest, rough=True)[0]
+    at, slope = _newton(problem, near, lowest, highest, rough=False)
+    if at == highest and slope < 0:
+        return (
+            bounds[1],
+            abs(slope),
+            (
+                f"stopped at the upper bound T = {bounds[1]:.3g}: the logits say nothing about these labels, or the "
+                "contrary; check that labels and classes match"
+            ),
+        )
+    if at == lowest and slope > 0:
+        return bounds[0], abs(slope), f"stopped at the lower bound T = {bounds[0]:.3g}: the optimum lies below it"
+    return float(np.exp(at)), abs(slope), ""
+
+
+def _newton(problem: _TemperatureProblem, at: float, lowest: float, highest: float, *, rough: bool) -> tuple[float, float]:
+    """Newton's method on log T from ``at``, inside a bracket that shrinks; where it ends, and dNLL/d log T there."""
     low, high = lowest - 1e-12, highest + 1e-12  # open: a bound may be tried itself
-    at = float(np.clip(0.0, lowest, highest))
     slope = 0.0
     for _ in range(100):
         beta = float(np.exp(-at))
-        nll, dbeta, ddbeta = problem.derivatives(beta)
+        nll, dbeta, ddbeta = problem.derivatives(beta, rough=rough)
         slope = -beta * dbeta  # d NLL / d log T
         curvature = beta * beta * ddbeta + beta * dbeta
-        if at == highest and slope < 0:
-            return (
-                bounds[1],
-                abs(slope),
-                (
-                    f"stopped at the upper bound T = {bounds[1]:.3g}: the logits say nothing about these labels, or the "
-                    "contrary; check that labels and classes match"
-                ),
-            )
-        if at == lowest and slope > 0:
-            return bounds[0], abs(slope), f"stopped at the lower bound T = {bounds[0]:.3g}: the optimum lies below it"
+        if (at == highest and slope < 0) or (at == lowest and slope > 0):
+            break
         low, high = (low, at) if slope > 0 else (at, high)
         # What one more Newton step could still gain is slope²/curvature; below rounding this is the optimum.
-        if slope == 0 or (curvature > 0 and slope * slope / curvature < 1e-17 * nll) or high - low < 1e-13:
+        gain = slope * slope / curvature if curvature > 0 else np.inf
+        if slope == 0 or gain < (1e-9 if rough else 1e-17) * nll or high - low < 1e-13:
             break
         # Past the turning point of NLL over log T, or outside the bracket, Newton's step is no guide.
         aim = at - slope / curvature if curvature > 0 else (np.inf if slope < 0 else -np.inf)
@@ -166,7 +191,7 @@ def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]
             bound_untried = high > highest if slope < 0 else low < lowest
             aim = (highest if slope < 0 else lowest) if bound_untried else (low + high) / 2
         at = float(aim)
-    return 1 / beta, abs(slope), ""
+    return at, slope
 
 
 def _grid_points(first: float, last: float, step: float) -> list[float]:

@@ -12,7 +12,7 @@ All errors are fractions, lower is better.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, cast
 
@@ -99,7 +99,7 @@ def brier(rows: Rows) -> FloatArray:
     """
     # Σ_k (p_k - 1[y=k])² = Σ p² - 2 p_y + 1
     squares = np.einsum("nk,nk->n", rows.probs, rows.probs)
-    return np.maximum(rows.mean(squares - 2 * rows.label_scores + 1), 0.0)
+    return np.maximum(rows.mean(squares - 2 * rows.label_scores() + 1), 0.0)
 
 
 @metric
@@ -203,9 +203,8 @@ def ks(rows: Rows, *, variant: Literal["sound", "author"] = "sound") -> FloatArr
     if _is(variant, "author", of=("sound", "author")):
         return rows.each(_ks_in_given_order)
     running = np.cumsum(rows.top.sorted_residuals, axis=-1)
-    ends = rows.top.group_ends
-    if len(ends) < running.shape[-1]:
-        running = running[..., ends - 1]
+    if rows.top.group_ends is not None:
+        running = running[..., rows.top.group_ends - 1]
     return np.asarray(np.abs(running).max(axis=-1) / len(rows.probs))
 
 
@@ -227,7 +226,8 @@ def smooth_ece(rows: Rows, *, grid: int = 1024) -> FloatArray:
 def debiased_ece(rows: Rows, *, bins: int = 15, closed: Closed = "right", norm: Literal[1, 2] = 1) -> FloatArray:
     """ECE less what chance alone adds to it, top-label, equal widths. In [0, 1]; 0 when chance explains all of it.
 
-    Kumar et al. 2019. With s_b² = A_b(1 - A_b)/(n_b - 1), the sampling variance of a bin's accuracy A_b:
+    Kumar et al. 2019. With s_b² = A_b(1 - A_b)/(n_b - 1), the sampling variance of a bin's accuracy A_b (a bin of one row
+    has none and is left out):
     ``norm=1``: 2·ECE - Σ n_b/N · E|gap_b + s_b·ε|, ε normal (their simulation, here in closed form);
     ``norm=2``: √Σ n_b/N (gap_b² - s_b²), comparable to a root mean square error. Unlike every other metric it depends on
     how many rows there are: rows said twice are not new evidence, and it would take them for some.
@@ -238,7 +238,7 @@ def debiased_ece(rows: Rows, *, bins: int = 15, closed: Closed = "right", norm: 
     from scipy.special import ndtr
 
     cells = rows.top.width_bins(bins, closed)
-    share, gap = cells.share, np.abs(cells.gap)
+    share, gap = np.where(cells.count > 1, cells.share, 0.0), np.abs(cells.gap)
     rate = cells.hits / np.maximum(cells.count, 1)
     variance = np.clip(rate * (1 - rate), 0, None) / np.maximum(cells.count - 1, 1)
     if _is(norm, 2, of=(1, 2)):
@@ -272,7 +272,7 @@ def sce(
     0.4
     """
     if variant == "sound":
-        return _class_mean(rows, lambda question: question.width_cuts(bins, closed))
+        return class_means(rows, {"sce": {"bins": bins, "closed": closed}})["sce"]
     if _is(variant, "gce", of=("sound", "author", "focal", "gce")):
         return rows.each(lambda p, y: _gce_by_class(p, y, bins, 0.0, variants.width_extra_bin))
     rule = variants.width_open_at_zero
@@ -296,7 +296,7 @@ def ace(rows: Rows, *, bins: int = 15, variant: Literal["nixon", "p004", "gce"] 
     0.3333
     """
     if variant == "nixon":
-        return _class_mean(rows, lambda question: question.mass_cuts(bins))
+        return class_means(rows, {"ace": {"bins": bins}})["ace"]
     if _is(variant, "gce", of=("nixon", "p004", "gce")):
         return rows.each(lambda p, y: _gce_by_class(p, y, bins, 0.0, variants.mass_gce))
     return rows.each(lambda p, y: _p004_by_class(p, y, bins))
@@ -316,7 +316,7 @@ def tace(
     0.4575
     """
     if variant == "nixon":
-        return _class_mean(rows, lambda question: question.mass_cuts(bins, above=threshold))
+        return class_means(rows, {"tace": {"bins": bins, "threshold": threshold}})["tace"]
     if _is(variant, "gce", of=("nixon", "p004", "gce")):
         return rows.each(lambda p, y: _gce_by_class(p, y, bins, threshold, variants.mass_gce))
     return rows.each(lambda p, y: _p004_by_class(np.where(p < threshold, 0.0, p), y, bins))
@@ -367,15 +367,27 @@ def _votes(rows: Rows) -> FloatArray:
     return rows.votes
 
 
-def _class_mean(rows: Rows, cuts_of: Callable[[Binary], IntArray]) -> FloatArray:
-    """Mean over classes of the weighted mean |gap|; a class that keeps no row is left out."""
-    total = kept = np.asarray(0.0)
-    for question in rows.classes:
-        cuts = cuts_of(question)
-        count = question.counts(cuts)
-        total = total + np.abs(question.gaps(cuts)).sum(axis=-1) / np.maximum(count, 1)
-        kept = kept + (count > 0)
-    return np.asarray(total / np.maximum(kept, 1))
+CLASS_CUTS: dict[str, Callable[..., IntArray]] = {
+    "sce": lambda question, *, bins, closed, **_: question.width_cuts(bins, closed),
+    "ace": lambda question, *, bins, **_: question.mass_cuts(bins),
+    "tace": lambda question, *, bins, threshold, **_: question.mass_cuts(bins, above=threshold),
+}
+
+
+def class_means(rows: Rows, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, FloatArray]:
+    """Mean over classes of the weighted mean |gap|, for each wanted cutting; a class that keeps no row is left out.
+
+    One visit to each class serves all of them: its scores are sorted once and need not be kept.
+    """
+    total = {name: np.asarray(0.0) for name in wanted}
+    kept = {name: np.asarray(0.0) for name in wanted}
+    for question in rows.by_class():
+        for name, params in wanted.items():
+            cuts = CLASS_CUTS[name](question, **params)
+            count = question.counts(cuts)
+            total[name] = total[name] + np.abs(question.gaps(cuts)).sum(axis=-1) / np.maximum(count, 1)
+            kept[name] = kept[name] + (count > 0)
+    return {name: np.asarray(total[name] / np.maximum(kept[name], 1)) for name in wanted}
 
 
 def _top_gap(probs: FloatArray, labels: IntArray, bins: int, rule: variants.Rule, *, squared: bool = False) -> float:
@@ -409,9 +421,10 @@ def _ks_in_given_order(probs: FloatArray, labels: IntArray) -> float:
 
 def _residual_histogram(question: Binary, grid: int) -> FloatArray:
     """Residuals (..., N) shared out over ``grid`` cells of [0, 1], each between the two nearest cell centres."""
-    place = np.clip(question.sorted * grid - 0.5, 0.0, grid - 1.0)
-    lower = np.minimum(place.astype(np.int64), grid - 2)
-    upper_part = place - lower
+    place = question.sorted * grid - 0.5
+    np.clip(place, 0.0, grid - 1.0, out=place)
+    lower = np.minimum(place.astype(np.int32), grid - 2)
+    upper_part = np.subtract(place, lower, out=place)
     cuts = np.searchsorted(lower, np.arange(grid))  # lower is sorted, so each cell is a run
     residuals = question.sorted_residuals
     to_upper = run_sums(residuals * upper_part, cuts)
@@ -452,7 +465,7 @@ def _smooth_error(cells: FloatArray, tolerance: float = 1e-10) -> FloatArray:
         below = np.where(up < 0, value, np.where(again, below / 2, below))
         low, high = np.where(up > 0, guess, low), np.where(up < 0, guess, high)
         went_up = up
-    return np.clip(guess, 0.0, 1.0)
+    return np.asarray(np.clip(guess, 0.0, 1.0))
 
 
 METRICS: dict[str, Metric[...]] = {

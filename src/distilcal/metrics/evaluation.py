@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from distilcal.errors import InputError
 from distilcal.metrics.definitions import (
     CALIBRATION_ERRORS,
+    CLASS_CUTS,
     HIGHER_IS_BETTER,
     HUMAN_METRICS,
     METRICS,
     NO_DIRECTION,
     TOP_LABEL,
+    class_means,
     definition,
     parameters,
 )
@@ -153,12 +155,12 @@ def evaluate(
     """
     chosen = _choose(predictions, metrics, bins, closed)
     rows = Rows.of(predictions)
-    values = {name: float(call(rows)) for name, (call, _, _) in chosen.items()}
+    values = {name: float(value) for name, value in _score(rows, chosen).items()}
     spans: dict[str, tuple[float, float]] = {}
     nulls: dict[str, FloatArray] = {}
     if intervals is not None:
         _check_resampling(intervals, level)
-        tested = [name for name in chosen if name in CALIBRATION_ERRORS]
+        tested = {name: chosen[name] for name in chosen if name in CALIBRATION_ERRORS}
         work = intervals + (NULL_DRAWS if tested else 0)
 
         def report(done: int) -> None:
@@ -168,16 +170,14 @@ def evaluate(
         replicates: dict[str, list[FloatArray]] = {name: [] for name in chosen}
         done = 0
         for weights in _bootstrap_weights(rows, intervals, seed):
-            resampled = rows.resampled(weights)
-            for name, (call, _, _) in chosen.items():
-                replicates[name].append(call(resampled))
+            for name, scores in _score(rows.resampled(weights), chosen).items():
+                replicates[name].append(scores)
             report(done := done + len(weights))
         spans = {name: _interval(name, values[name], np.concatenate(r), level) for name, r in replicates.items()}
         draws_of: dict[str, list[FloatArray]] = {name: [] for name in tested}
         for draws in _calibrated_labels(rows, NULL_DRAWS, seed) if tested else ():
-            relabelled = rows.relabelled(draws)
-            for name in tested:
-                draws_of[name].append(chosen[name][0](relabelled))
+            for name, scores in _score(rows.relabelled(draws), tested).items():
+                draws_of[name].append(scores)
             report(done := done + len(draws))
         nulls = {name: np.concatenate(r) for name, r in draws_of.items()}
     figures = {}
@@ -223,14 +223,15 @@ def compare(
     chosen = _choose(a, metrics, bins, closed, votes=a.label_probs is not None and b.label_probs is not None)
     _check_resampling(intervals, level)
     rows_a, rows_b = Rows.of(a), Rows.of(b)
-    values = {name: (float(call(rows_a)), float(call(rows_b))) for name, (call, _, _) in chosen.items()}
+    score_a, score_b = _score(rows_a, chosen), _score(rows_b, chosen)
+    values = {name: (float(score_a[name]), float(score_b[name])) for name in chosen}
     replicates: dict[str, list[FloatArray]] = {name: [] for name in chosen}
     done = 0
     for weights in _bootstrap_weights(rows_a, intervals, seed):
-        first, second = rows_a.resampled(weights), rows_b.resampled(weights)
-        for name, (call, _, _) in chosen.items():
+        first, second = _score(rows_a.resampled(weights), chosen), _score(rows_b.resampled(weights), chosen)
+        for name in chosen:
             with np.errstate(invalid="ignore"):  # inf - inf: no difference can be told
-                replicates[name].append(call(second) - call(first))
+                replicates[name].append(second[name] - first[name])
         done += len(weights)
         if progress is not None:
             progress(done / intervals)
@@ -279,12 +280,19 @@ def binomial_interval(hits: FloatArray, count: FloatArray, level: float = 0.95) 
 # ---- parts -------------------------------------------------------------------------------------------------------------
 
 OnRows = Callable[[Rows], FloatArray]
+Chosen = Mapping[str, tuple[OnRows, Mapping[str, Any], str]]  # what to call, its parameters, their definition in words
+
+
+def _score(rows: Rows, chosen: Chosen) -> dict[str, FloatArray]:
+    """Every chosen metric on the same rows; the class-wise ones share one visit to each class."""
+    sound = {name: p for name, (_, p, _) in chosen.items() if name in CLASS_CUTS and p["variant"] in ("sound", "nixon")}
+    shared = class_means(rows, sound) if sound else {}
+    return {name: shared[name] if name in shared else call(rows) for name, (call, _, _) in chosen.items()}
 
 
 def _choose(
     predictions: Predictions, metrics: MetricChoice, bins: int, closed: Closed, votes: bool | None = None
 ) -> dict[str, tuple[OnRows, dict[str, Any], str]]:
-    """What to call for each metric, with its parameters and their definition in words."""
     known = {**METRICS, **HUMAN_METRICS}
     has_votes = predictions.label_probs is not None if votes is None else votes
     if metrics is None:
@@ -321,7 +329,7 @@ def _check_resampling(intervals: int, level: float) -> None:
 
 def _chunks(rows: Rows, replicates: int) -> Iterator[tuple[int, int]]:
     """(number, size) of the chunks in which replicates are worked on, sized to bounded memory."""
-    size = max(1, min(replicates, CHUNK_BYTES // (12 * rows.probs.size)))
+    size = max(1, min(replicates, CHUNK_BYTES // (40 * len(rows.probs))))
     for number, start in enumerate(range(0, replicates, size)):
         yield number, min(size, replicates - start)
 

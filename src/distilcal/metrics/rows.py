@@ -14,7 +14,7 @@ on the order of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -93,17 +93,20 @@ class Binary:
         return self.scores[self.order] if "order" in self.__dict__ else np.sort(self.scores)
 
     @cached_property
-    def group_ends(self) -> IntArray:
-        """Positions after each run of equal scores."""
+    def group_ends(self) -> IntArray | None:
+        """Positions after each run of equal scores; None where no two are equal."""
         if self.base is not None:
             return self.base.group_ends
-        return np.append(np.flatnonzero(self.sorted[1:] != self.sorted[:-1]) + 1, len(self.sorted))
+        rises = self.sorted[1:] != self.sorted[:-1]
+        return None if rises.all() else np.append(np.flatnonzero(rises) + 1, len(self.sorted))
 
     @cached_property
     def _run_end(self) -> IntArray:
         """For each position the end of its run of equal scores."""
         if self.base is not None:
             return self.base._run_end
+        if self.group_ends is None:
+            return np.arange(1, len(self.sorted) + 1)
         return np.repeat(self.group_ends, np.diff(self.group_ends, prepend=0))
 
     @cached_property
@@ -288,7 +291,6 @@ class Rows:
     def confidence(self) -> FloatArray:
         return self.probs[np.arange(len(self.probs)), self.predicted] if self._confidence is None else self._confidence
 
-    @cached_property
     def label_scores(self) -> FloatArray:
         """Probability of the label: (N,), or (R, N) for drawn labels."""
         if self.draws is None:
@@ -300,7 +302,7 @@ class Rows:
         if self._nll is not None and self.draws is None:
             return self._nll
         with np.errstate(divide="ignore"):
-            return np.abs(np.log(self.label_scores))  # abs: -log 1 is 0, not -0
+            return np.abs(np.log(self.label_scores()))  # abs: -log 1 is 0, not -0
 
     @cached_property
     def entropy(self) -> FloatArray:
@@ -332,12 +334,17 @@ class Rows:
         base = None if self.base is None else self.base.top_votes
         return Binary(self.confidence, self.votes[np.arange(len(self.probs)), self.predicted], weights=self.weights, base=base)
 
-    @cached_property
-    def classes(self) -> list[Binary]:
-        """Is it class k? Scored by its probability; one question per class."""
+    def by_class(self) -> Iterator[Binary]:
+        """Is it class k? Scored by its probability; one question per class, each let go before the next is made."""
         labels = self.labels if self.draws is None else self.draws
-        bases = [None] * self.probs.shape[1] if self.base is None else self.base.classes
-        return [Binary(self.probs[:, k], labels == k, weights=self.weights, base=base) for k, base in enumerate(bases)]
+        bases = [None] * self.probs.shape[1] if self.base is None else self.base._kept_classes
+        for k, base in enumerate(bases):
+            yield Binary(self.probs[:, k], labels == k, weights=self.weights, base=base)
+
+    @cached_property
+    def _kept_classes(self) -> list[Binary]:
+        """The questions of ``by_class`` kept with their sorting, for resamples that come back to it."""
+        return list(self.by_class())
 
     def mean(self, values: FloatArray) -> FloatArray:
         """Mean of a value per row: (), or (R,) over resamples or draws."""

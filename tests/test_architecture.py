@@ -1,0 +1,56 @@
+"""Imports go one way, and the side that reads Predictions knows no torch."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import distilcal
+
+ROOT = Path(distilcal.__file__).parent
+# A module may import from those before it, never from those after it. Inside a package, imports are free.
+ORDER = ["errors", "predictions", "files", "metrics", "calibrate", "selective", "assess", "report", "cli", "__main__"]
+# Predictions.load and .save open files when they are called; nothing else looks ahead.
+LOOKS_AHEAD = {("predictions", "files")}
+
+
+def imported(path: Path) -> set[str]:
+    """The distilcal modules and the outside packages that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def part(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path):
+    own = part(path)
+    assert own in ORDER, f"enter {own} in ORDER where it belongs"
+    for name in imported(path):
+        if name.startswith("distilcal."):
+            other = name.split(".")[1]
+            assert other == own or ORDER.index(other) < ORDER.index(own) or (own, other) in LOOKS_AHEAD, (
+                f"{own} imports {other}"
+            )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_reads_predictions_knows_no_torch(path):
+    assert not {name for name in imported(path) if name.split(".")[0] in ("torch", "transformers", "sklearn", "pandas")}
+
+
+def test_public_names_resolve():
+    for name in distilcal.__all__:
+        assert getattr(distilcal, name) is not None
+    with pytest.raises(AttributeError):
+        _ = distilcal.nothing
