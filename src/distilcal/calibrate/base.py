@@ -25,7 +25,7 @@ class Fit:
     nll_after: float
     converged: bool
     steps: int = 0
-    gradient: float = 0.0  # largest partial derivative of the mean objective where it stopped
+    gradient: float = 0.0  # largest partial derivative of the mean objective where it was last computed
     message: str = ""
 
 

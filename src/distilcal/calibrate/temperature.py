@@ -73,7 +73,7 @@ class _TemperatureProblem:
         self.rows = len(z)
         self.possible = bool(np.isfinite(z[np.arange(len(z)), labels]).all())
         self.passes = 0
-        self._nll: dict[float, float] = {}  # by β
+        self._nll: dict[float, float] = {}  # by temperature
         self.axis = 0 if z.shape[1] <= 64 else 1  # of the classes; a short last axis would be slow to sum over
         # Blocks are laid out once, shifted so that the largest logit of a row is 0.
         self.blocks: list[tuple[NDArray[Any], float]] = []
@@ -102,9 +102,10 @@ class _TemperatureProblem:
         """The blocks in single precision, in which an exponential costs a fourth: good enough to come near."""
         return [(np.maximum(block, -1e15, dtype=np.float32, casting="same_kind"), picked) for block, picked in self.blocks]
 
-    def derivatives(self, beta: float, *, rough: bool) -> tuple[float, float, float]:
-        """Mean NLL, slope and curvature at β: log Σ e^{βz} - β z_y, E[z] - z_y, Var[z]."""
+    def derivatives(self, temperature: float, *, rough: bool) -> tuple[float, float, float]:
+        """Mean NLL, and its slope and curvature in log T; in β they are E[z] - z_y and Var[z]."""
         self.passes += 1
+        beta = 1.0 / temperature
         value = slope = curvature = 0.0
         for block, picked in self.rough_blocks if rough else self.blocks:
             weight = np.exp(block.dtype.type(beta) * block)
@@ -116,21 +117,26 @@ class _TemperatureProblem:
             slope += float(first.sum(dtype=np.float64)) - picked
             curvature += float((second - first**2).sum(dtype=np.float64))
         if not rough:
-            self._nll[beta] = value / self.rows
-        return value / self.rows, slope / self.rows, max(curvature / self.rows, 0.0)
+            self._nll[temperature] = value / self.rows
+        slope, curvature = slope / self.rows, max(curvature / self.rows, 0.0)
+        return value / self.rows, -beta * slope, beta * (beta * curvature + slope)
 
     def nll(self, temperature: float) -> float:
         """Mean NLL at T."""
         if not self.possible:
             return np.inf
-        beta = 1.0 / temperature
-        if beta not in self._nll:
+        if temperature not in self._nll:
             self.passes += 1
+            beta = 1.0 / temperature
             parts = (
                 float(np.log(np.exp(beta * block).sum(axis=self.axis)).sum()) - beta * picked for block, picked in self.blocks
             )
-            self._nll[beta] = sum(parts) / self.rows
-        return self._nll[beta]
+            self._nll[temperature] = sum(parts) / self.rows
+        return self._nll[temperature]
+
+    def remember(self, temperature: float, nll: float) -> None:
+        """Take a value of the NLL that is known to rounding without a pass."""
+        self._nll[temperature] = nll
 
     def calibrator(self, value: float, *, converged: bool, gradient: float = 0.0, message: str = "") -> Temperature:
         report = Fit(self.rows, self.nll(1.0), self.nll(value), converged, self.passes, gradient, message)
@@ -174,19 +180,21 @@ def _newton(problem: _TemperatureProblem, at: float, lowest: float, highest: flo
     low, high = lowest - 1e-12, highest + 1e-12  # open: a bound may be tried itself
     slope = 0.0
     for _ in range(100):
-        beta = float(np.exp(-at))
-        nll, dbeta, ddbeta = problem.derivatives(beta, rough=rough)
-        slope = -beta * dbeta  # d NLL / d log T
-        curvature = beta * beta * ddbeta + beta * dbeta
+        nll, slope, curvature = problem.derivatives(float(np.exp(at)), rough=rough)
         if (at == highest and slope < 0) or (at == lowest and slope > 0):
             break
         low, high = (low, at) if slope > 0 else (at, high)
-        # What one more Newton step could still gain is slope²/curvature; below rounding this is the optimum.
-        gain = slope * slope / curvature if curvature > 0 else np.inf
-        if slope == 0 or gain < (1e-9 if rough else 1e-17) * nll or high - low < 1e-13:
+        if slope == 0 or high - low < 1e-13:
             break
         # Past the turning point of NLL over log T, or outside the bracket, Newton's step is no guide.
         aim = at - slope / curvature if curvature > 0 else (np.inf if slope < 0 else -np.inf)
+        # Each step squares the distance: when a step gains so little, the next would gain less than rounding.
+        gain = slope * slope / curvature / 2 if curvature > 0 else np.inf
+        if gain < (1e-9 if rough else 1e-13) * nll and low < aim < high:
+            at = float(aim)
+            if not rough:
+                problem.remember(float(np.exp(at)), nll - gain)
+            break
         if not low < aim < high:
             bound_untried = high > highest if slope < 0 else low < lowest
             aim = (highest if slope < 0 else lowest) if bound_untried else (low + high) / 2
