@@ -166,7 +166,8 @@ def in_browser(page_path, tmp_path, *, width, dark):
     frame.write_text(
         f'<!doctype html><body><pre id="out"></pre><iframe id="f" src="{page_path.as_uri()}" '
         f'style="width:{width}px;height:900px;border:0"></iframe><script>'
-        f'const f = document.getElementById("f"), out = document.getElementById("out"); f.onload = () => {{{question}}};</script>',
+        'const f = document.getElementById("f"), out = document.getElementById("out");'
+        f"f.onload = () => {{{question}}};</script>",
         encoding="utf-8",
     )
     command = [

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from distilcal.calibrate import FITS, Calibrator, cross_fitted
+from distilcal.calibrate import FITS, Calibrator, Dirichlet, cross_fitted, fit_dirichlet
 from distilcal.errors import InputError
 from distilcal.metrics import Comparison, Evaluation, Reliability, compare, evaluate, reliability
 from distilcal.metrics.evaluation import Progress
@@ -117,7 +118,7 @@ def assess(
     before = [report(p) for p in (test, *ood)]
     scored = [test, *ood] if calibrator is None else [calibrator(p) for p in (test, *ood)]
     after = [None] * len(before) if calibrator is None else [report(p) for p in scored]
-    chosen_on = test if calib is None else cross_fitted(calib, FITS[method], seed=seed)
+    chosen_on = test if calib is None or calibrator is None else cross_fitted(calib, _again(calibrator), seed=seed)
     limit = threshold(chosen_on, accuracy=accuracy, confidence=confidence)
     checks = tuple(_check(limit, p) for p in (scored if calib is not None else scored[1:]))
     comparison = None
@@ -178,6 +179,13 @@ class _Steps:
         start, whole = self.begun, self.progress
         self.begun += 1
         return lambda share: whole((start + share) / self.parts)
+
+
+def _again(calibrator: Calibrator) -> Callable[[Predictions], Calibrator]:
+    """The same fit on other rows; penalties that were searched for are not searched for again."""
+    if isinstance(calibrator, Dirichlet):
+        return partial(fit_dirichlet, penalty=calibrator.penalty, bias_penalty=calibrator.bias_penalty)
+    return FITS[calibrator.kind]
 
 
 def _same_classes(predictions: Predictions, test: Predictions) -> Predictions:

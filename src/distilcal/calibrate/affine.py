@@ -11,7 +11,8 @@ import numpy as np
 from distilcal.calibrate.base import Calibrator, Fit, check_fit, folds_of, log_softmax, mean_nll
 from distilcal.predictions import FloatArray, IntArray, Predictions
 
-ODIR_GRID = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+ODIR_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+Objective = Callable[[FloatArray], tuple[float, FloatArray]]  # value and gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,28 +89,21 @@ def fit_dirichlet(
     """Dirichlet calibration with ODIR: ``NLL + λ Σ_{i≠j} W_ij² + μ Σ_j b_j²``; Kull et al. 2019.
 
     A penalty that is not given is chosen from ``grid`` by the NLL of cross-validation; where both are open, λ and μ are
-    taken equal first and μ is then searched alone.
+    taken equal first and μ is then searched alone. A search goes from the strongest penalty to weaker ones, each fit
+    starting from the last, and ends when two in a row have made it worse.
     """
     check_fit(predictions)
     log_probs = _finite_log_probs(predictions)
     message = ""
     if penalty is None or bias_penalty is None:
-        scores: dict[tuple[float, float], float] = {}
-
-        def score(pair: tuple[float, float]) -> float:
-            if pair not in scores:
-                scores[pair] = _held_out_nll(log_probs, predictions, pair, folds, seed)
-            return scores[pair]
-
-        if penalty is None and bias_penalty is None:
-            penalty = min(((g, g) for g in grid), key=score)[0]
-            bias_penalty = min(((penalty, g) for g in grid), key=score)[1]
-        elif penalty is None:
-            assert bias_penalty is not None
-            penalty = min(((g, bias_penalty) for g in grid), key=score)[0]
-        else:
-            bias_penalty = min(((penalty, g) for g in grid), key=score)[1]
-        message = f"λ = {penalty:g}, μ = {bias_penalty:g} by {folds}-fold NLL {scores[penalty, bias_penalty]:.4f}"
+        held_out = _HeldOut(log_probs, predictions, folds, seed)
+        if penalty is None:
+            fixed = bias_penalty
+            penalty = held_out.search(grid, lambda g: (g, g if fixed is None else fixed))
+        if bias_penalty is None:
+            chosen = penalty
+            bias_penalty = held_out.search(grid, lambda g: (chosen, g))
+        message = f"λ = {penalty:g}, μ = {bias_penalty:g} by {folds}-fold NLL {held_out.nll((penalty, bias_penalty)):.4f}"
     weight, bias, report = _fit_affine(log_probs, predictions, penalty, bias_penalty)
     report = replace(report, message="; ".join(m for m in (message, report.message) if m))
     return Dirichlet(
@@ -134,53 +128,88 @@ def _fit_affine(
     inputs: FloatArray, predictions: Predictions, penalty: float, bias_penalty: float
 ) -> tuple[FloatArray, FloatArray, Fit]:
     k = inputs.shape[1]
-
-    def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        value, grad_weight, grad_bias = odir_objective(
-            x[: k * k].reshape(k, k), x[k * k :], inputs, predictions.labels, penalty, bias_penalty
-        )
-        return value, np.concatenate([grad_weight.ravel(), grad_bias])
-
-    start = np.concatenate([np.eye(k).ravel(), np.zeros(k)])
-    x, report = _minimise(objective, start, predictions)
-    weight, bias = x[: k * k].reshape(k, k), x[k * k :]
+    x, report = _minimise(_affine_objective(inputs, predictions.labels, penalty, bias_penalty), _identity(k), predictions)
+    weight, bias = _unpack(x, k)
     after, _ = _nll_residual(inputs @ weight.T + bias, predictions.labels)
     return weight, bias, replace(report, nll_after=after)
 
 
-def _minimise(
-    objective: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray, predictions: Predictions
-) -> tuple[FloatArray, Fit]:
-    """L-BFGS to a flat gradient; the objective is convex, so a flat gradient is the optimum."""
-    from scipy.optimize import minimize
+def _identity(k: int) -> FloatArray:
+    return np.concatenate([np.eye(k).ravel(), np.zeros(k)])
 
-    options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 30, "ftol": 0.0, "gtol": 1e-8}
-    result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    value, gradient = objective(result.x)
+
+def _unpack(x: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
+    return x[: k * k].reshape(k, k), x[k * k :]
+
+
+def _affine_objective(inputs: FloatArray, labels: IntArray, penalty: float, bias_penalty: float) -> Objective:
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        weight, bias = _unpack(x, inputs.shape[1])
+        value, grad_weight, grad_bias = odir_objective(weight, bias, inputs, labels, penalty, bias_penalty)
+        return value, np.concatenate([grad_weight.ravel(), grad_bias])
+
+    return objective
+
+
+def _minimise(objective: Objective, start: FloatArray, predictions: Predictions) -> tuple[FloatArray, Fit]:
+    """L-BFGS to a flat gradient; the objective is convex, so a flat gradient is the optimum."""
+    x, steps = _descend(objective, start, steps=1000, flat=1e-8)
+    value, gradient = objective(x)
     largest = float(np.abs(gradient).max())
     converged = largest < 1e-5
     message = (
         ""
         if converged
         else (
-            f"the gradient is still {largest:.1g} after {result.nit} steps: the classes may be separable, "
+            f"the gradient is still {largest:.1g} after {steps} steps: the classes may be separable, "
             "or there are too few rows for this many parameters; prefer a temperature"
         )
     )
-    report = Fit(len(predictions), mean_nll(predictions), float(value), converged, int(result.nit), largest, message)
-    return np.asarray(result.x), report
+    return x, Fit(len(predictions), mean_nll(predictions), float(value), converged, steps, largest, message)
 
 
-def _held_out_nll(inputs: FloatArray, predictions: Predictions, pair: tuple[float, float], folds: int, seed: int) -> float:
-    """Mean NLL of the rows of each fold under the fit on the others; folds are stratified and the same for every pair."""
-    fold = folds_of(predictions, folds, seed)
-    total = 0.0
-    for held in np.unique(fold):
-        rest = fold != held
-        weight, bias, _ = _fit_affine(inputs[rest], predictions.select(rest), *pair)
-        nll, _ = _nll_residual(inputs[~rest] @ weight.T + bias, predictions.labels[~rest])
-        total += nll * int((~rest).sum())
-    return total / len(predictions)
+def _descend(objective: Objective, start: FloatArray, *, steps: int, flat: float) -> tuple[FloatArray, int]:
+    from scipy.optimize import minimize
+
+    options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 30, "ftol": 0.0, "gtol": flat}
+    result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(result.x), int(result.nit)
+
+
+class _HeldOut:
+    """Cross-validated NLL of ODIR penalties; every fold remembers its last fit and the next one starts there."""
+
+    def __init__(self, inputs: FloatArray, predictions: Predictions, folds: int, seed: int):
+        fold = folds_of(predictions, folds, seed)
+        self.inputs, self.labels = inputs, predictions.labels
+        self.held = [fold == f for f in np.unique(fold)]
+        self.last = [_identity(inputs.shape[1]) for _ in self.held]
+        self.scores: dict[tuple[float, float], float] = {}
+
+    def nll(self, pair: tuple[float, float]) -> float:
+        """Mean NLL of the rows of each fold under the fit on the others."""
+        if pair not in self.scores:
+            total = 0.0
+            for i, held in enumerate(self.held):
+                objective = _affine_objective(self.inputs[~held], self.labels[~held], *pair)
+                self.last[i], _ = _descend(objective, self.last[i], steps=100, flat=1e-4)  # enough to tell penalties apart
+                weight, bias = _unpack(self.last[i], self.inputs.shape[1])
+                nll, _ = _nll_residual(self.inputs[held] @ weight.T + bias, self.labels[held])
+                total += nll * int(held.sum())
+            self.scores[pair] = total / len(self.labels)
+        return self.scores[pair]
+
+    def search(self, grid: Sequence[float], pair_of: Callable[[float], tuple[float, float]]) -> float:
+        """The value of the grid with the least held-out NLL."""
+        best, worse = max(grid), 0
+        for value in sorted(grid, reverse=True):
+            if self.nll(pair_of(value)) <= self.nll(pair_of(best)):
+                best, worse = value, 0
+            else:
+                worse += 1
+                if worse == 2:
+                    break
+        return best
 
 
 def _finite_log_probs(predictions: Predictions) -> FloatArray:

@@ -30,10 +30,11 @@ def show(assessment: Assessment, console: Console | None = None) -> None:
     if a.comparison is not None:
         console.print(_comparison_table(a.comparison))
     console.print()
-    console.print(Text(" ".join(reading(a))))
+    width = min(console.width, 110)  # prose is hard to read in longer lines
+    console.print(Text(" ".join(reading(a))), width=width)
     console.print(Text("\nNext", style="bold"))
     for step in next_steps(a):
-        console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2), expand=False), width=width)
 
 
 def _metrics_table(before: SetReport, after: SetReport | None) -> Table:
