@@ -1,0 +1,89 @@
+"""Blocks of the documentation that are marked as tested are run, and print what stands below them."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"<!-- tested: (\S+) -->\n```(python|console)\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
+EXAMPLES = [(page, *found) for page in PAGES for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder as `make demo` leaves it."""
+    folder = tmp_path_factory.mktemp("docs")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    subprocess.run([sys.executable, "examples/make_predictions.py", "demo"], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def same(got: str, expected: str) -> None:
+    assert [line.rstrip() for line in got.strip().splitlines()] == [line.rstrip() for line in expected.strip().splitlines()]
+
+
+@pytest.mark.parametrize(("page", "name", "kind", "block", "output"), EXAMPLES, ids=[e[1] for e in EXAMPLES])
+def test_documented_output(folder, page, name, kind, block, output):
+    if kind == "python":
+        command: list[str] | str = [sys.executable, "-c", block]
+    else:
+        first, output = block.split("\n", 1)
+        here = Path(sys.executable).parent
+        command = first.removeprefix("$ ").replace("distilcal ", f"{here / 'distilcal'} ", 1)
+        command = command.replace("python ", f"{sys.executable} ", 1) if command.startswith("python ") else command
+    done = subprocess.run(command, cwd=folder, shell=kind == "console", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    same(done.stdout, output)
+
+
+def test_there_are_examples_on_every_subject():
+    assert {e[1] for e in EXAMPLES} >= {
+        "readme-python",
+        "readme-shell",
+        "contributing-metric",
+        "files-npz",
+        "calibration-table",
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_readme_commands_are_targets_of_the_makefile():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
+    assert set(re.findall(r"make (\w+)", (ROOT / "README.md").read_text(encoding="utf-8"))) <= targets
+
+
+def test_documented_json_keys_are_those_that_are_written():
+    from conftest import make
+
+    from distilcal.assess import assess
+    from distilcal.report.as_json import to_json
+
+    text = (ROOT / "docs" / "eval-json.md").read_text(encoding="utf-8")
+    test = make(200, 3)
+    content = to_json(assess(test, make(300, 3, seed=1), test, [make(100, 3, seed=2)], intervals=20))
+
+    def keys(value):
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if key not in test_metric_names:
+                    yield key
+                yield from keys(item)
+        elif isinstance(value, list):
+            for item in value:
+                yield from keys(item)
+
+    from distilcal.metrics import METRICS
+
+    test_metric_names = {*METRICS, "bins", "variant", "threshold", "norm", "grid"}
+    for key in set(keys(content)):
+        assert f"`{key}`" in text, key
