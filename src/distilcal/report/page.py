@@ -16,7 +16,7 @@ import numpy as np
 from distilcal import __version__
 from distilcal.assess import Assessment, Check, SetReport
 from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
-from distilcal.report.terminal import SHIFT_METRICS
+from distilcal.report.terminal import SHIFT_METRICS, p_text
 from distilcal.report.words import next_steps, reading
 
 MOST_CLASSES = 200
@@ -65,6 +65,7 @@ def render(assessment: Assessment) -> str:
     )
     environment.filters["number"] = _number
     environment.filters["percent"] = _percent
+    environment.filters["p_text"] = p_text
     a = assessment
     sets = [_titled(a.test, a.calibrated, "in domain"), *(_titled(x, y, "out of domain") for x, y in a.ood)]
     worst = sorted(a.test.classes, key=lambda row: -row.error)

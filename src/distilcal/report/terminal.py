@@ -76,9 +76,13 @@ def _comparison_table(c: Comparison) -> Table:
     for d in c.differences.values():
         better = {"a": c.a, "b": c.b, None: "–"}[d.better]
         numbers = [f"{d.a:.4f}", f"{d.b:.4f}", f"{d.difference:+.4f}", f"[{d.low:+.4f}, {d.high:+.4f}]"]
-        numbers += [f"{d.p_value:.3f}", f"{d.p_holm:.3f}"]
+        numbers += [p_text(d.p_value), p_text(d.p_holm)]
         table.add_row(Text(d.name), *map(Text, numbers), Text(better, style="bold" if d.better else "dim"))
     return table
+
+
+def p_text(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.0005 else "< 0.001"
 
 
 def _add_columns(table: Table, titles: Iterable[str]) -> None:
