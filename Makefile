@@ -11,10 +11,10 @@ demo: $(VENV)/ready
 	$(VENV)/bin/distilcal eval demo/test.csv --calib demo/dev.csv --ood demo/shifted.csv --compare demo/rival.csv \
 		--html demo/report.html --save-calibrator demo/temperature.json
 
-test: $(VENV)/ready
+test: $(VENV)/ready-train
 	$(VENV)/bin/python -m pytest
 
-check: $(VENV)/ready
+check: $(VENV)/ready-train
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -28,6 +28,11 @@ clean:
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/$(PIP) -e '.[dev]'
+	touch $@
+
+# torch is large and only the losses need it: the demo does without.
+$(VENV)/ready-train: $(VENV)/ready
+	$(VENV)/bin/$(PIP) -e '.[dev,train]'
 	touch $@
 
 # The peers live apart: none of them is needed by distilcal. torch comes first and pinned, see constraints.txt.
