@@ -338,3 +338,60 @@ def test_foreign_and_damaged_calibrators_are_refused(tmp_path):
 
 def test_every_kind_can_be_loaded():
     assert set(CALIBRATORS) == set(FITS)
+
+
+@pytest.mark.parametrize("grid", [(1.0, 3.0, 1.0), (0.2, 2.8, 0.2), (0.5, 0.9, 0.1), (0.1, 10.0, 0.1), (2.0, 7.0, 0.5)])
+def test_coarse_grids_equal_the_scan(grid):
+    rng = np.random.default_rng(1)
+    first, last, step = grid
+    points = [round(first + i * step, 10) for i in range(round((last - first) / step) + 1)]
+    for _ in range(25):
+        z = rng.normal(size=(rng.integers(3, 80), rng.integers(2, 5))) * 10 ** rng.uniform(-1, 1)
+        labels = (z / 10 ** rng.uniform(-0.7, 0.7) + rng.gumbel(size=z.shape)).argmax(axis=1)
+        p = Predictions.from_logits(z, labels, name="dev")
+        assert fit_temperature(p, grid=grid).value == scan(p, points)
+
+
+@pytest.mark.parametrize("change", ["mask -1e4", "mask -1e9", "outliers", "tiny and hopeless"])
+def test_odd_logits_do_not_shut_out_the_optimum(change):
+    p = make(2000, 3)
+    z = p.logits.copy()
+    if change.startswith("mask"):
+        z = np.column_stack([z, np.full(2000, float(change.split()[1]))])
+    elif change == "outliers":
+        z[:20] = 0
+        z[np.arange(20), p.labels[:20]] = 1e6
+    else:
+        z = -1e-3 * z
+    found = fit_temperature(Predictions.from_logits(z, p.labels, name="dev"))
+    assert found.fit.nll_after <= found.fit.nll_before
+    if change.startswith("mask"):
+        assert found.value == pytest.approx(fit_temperature(p).value, rel=1e-6)
+    elif change == "outliers":
+        assert found.fit.converged
+
+
+def test_impossible_labels_keep_t_at_one_on_a_grid_too():
+    p = Predictions.from_probs([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], [2, 0], name="dev")
+    found = fit_temperature(p, grid=(0.01, 5.0, 0.01))
+    assert found.value == 1.0
+    assert not found.fit.converged
+
+
+def test_binned_maps_keep_ties_and_edges():
+    p = Predictions.from_probs([[0.8, 0.2]] * 10 + [[0.2, 0.8]] * 10, [0] * 9 + [1] + [1] * 10, name="dev")
+    for name in ("isotonic", "histogram"):
+        after = FITS[name](p)(p)
+        assert len(np.unique(after.confidence[:10])) == 1
+        assert after.confidence[0] == 0.9
+
+
+def test_infinite_reports_are_saved_as_json(tmp_path):
+    p = Predictions.from_probs([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], name="dev")
+    found = fit_temperature(Predictions.from_probs([[1.0, 0.0], [0.3, 0.7]], [1, 1], name="dev"))
+    found.save(tmp_path / "c.json")
+    json.loads((tmp_path / "c.json").read_text(), parse_constant=pytest.fail)
+    assert load_calibrator(tmp_path / "c.json").fit == found.fit
+    for bad in ({"penalty": -1.0}, {"grid": ()}, {"folds": 1}):
+        with pytest.raises(InputError):
+            fit_dirichlet(p, **bad)

@@ -231,3 +231,35 @@ def test_binomial_interval_is_clopper_pearson():
         assert low[i] == pytest.approx(exact.low)
         assert high[i] == pytest.approx(exact.high)
     assert np.isnan(low[3])
+
+
+def test_very_few_rows_prove_nothing():
+    a, b = (Predictions.from_probs([[p, 1 - p]], [0], name=n) for n, p in (("a", 0.9), ("b", 0.8)))
+    assert all(d.p_value == 1 for d in compare(a, b, intervals=50).differences.values())
+    a, b = (Predictions.from_confidences([p] * 8, [1] * 8, name=n) for n, p in (("a", 0.9), ("b", 0.8)))
+    assert compare(a, b, intervals=50)["confidence"].p_value == 2.0**-7
+
+
+def test_bare_confidences_of_two_models_can_be_compared():
+    a = Predictions.from_confidences([0.9, 0.8, 0.3], [1, 0, 1], name="a")
+    b = Predictions.from_confidences([0.9, 0.8, 0.7], [1, 1, 1], name="b")
+    assert compare(a, b, intervals=20)["accuracy"].difference == pytest.approx(1 / 3)
+
+
+def test_own_functions_may_bear_the_name_of_a_metric(predictions):
+    assert evaluate(predictions, {"sce": lambda p, y: 0.25}, intervals=None)["sce"].value == 0.25
+    with pytest.raises(InputError):
+        evaluate(predictions, {"ace": {"variant": "sound"}}, intervals=None)
+
+
+def test_an_error_within_chance_does_not_exclude_zero():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(300, 3))
+    figure = evaluate(Predictions.from_logits(z, (z + rng.gumbel(size=z.shape)).argmax(1)), ["ece"], 100)["ece"]
+    assert not figure.beyond_chance
+    assert figure.low == 0
+
+
+def test_votes_are_scored_from_the_logits():
+    p = Predictions.from_logits([[1e4, -1e4]], [0], label_probs=[[0.5, 0.5]])
+    assert evaluate(p, ["human_cross_entropy"], None)["human_cross_entropy"].value == 1e4

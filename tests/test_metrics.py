@@ -341,7 +341,10 @@ def test_human_votes():
     assert HUMAN_METRICS["human_tv"].on_rows(same) == 0
     assert HUMAN_METRICS["human_ece"].on_rows(same) == pytest.approx(0, abs=1e-12)
     assert HUMAN_METRICS["human_cross_entropy"].on_rows(same) == pytest.approx(METRICS["entropy"](p.probs, p.labels))
+    assert human_ece(p.probs, one_vote) == pytest.approx(ece(p.probs, p.labels))
     with pytest.raises(InputError, match="label_probs"):
+        HUMAN_METRICS["human_ece"].on_rows(Rows(p.probs, p.labels))
+    with pytest.raises(InputError, match="do not fit"):
         human_ece(p.probs, p.labels)
 
 

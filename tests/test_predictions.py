@@ -209,3 +209,27 @@ def test_ensemble_is_the_mean_in_probability(predictions):
     expected = (predictions.probs + other.reorder_classes(predictions.classes).probs) / 2
     np.testing.assert_allclose(both.probs, expected, atol=1e-15)
     assert both.name == "ensemble"
+
+
+def test_nothing_in_predictions_can_be_written():
+    for p in (make(), Predictions.from_probs([[0.7, 0.3]], [0])):
+        for array in (p.logits, p.labels, p.probs):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+
+
+def test_split_gives_odd_rows_to_either_side():
+    p = Predictions.from_logits(np.eye(6), range(6), ids=list("abcdef"))
+    firsts = {tuple(p.split(0.5, seed=s)[0].ids.tolist()) for s in range(20)}
+    assert len(firsts) > 1
+    assert all(len(f) == 3 for f in firsts)
+
+
+def test_small_mistakes_are_said(predictions):
+    for mistake in (
+        lambda: predictions.select([]),
+        lambda: Predictions.from_logits([[1.0, 2.0, 3.0]] * 3, ["1", "2", "0"], classes=["1", "2", "3"]),
+        lambda: ensemble([Predictions.from_confidences([0.9], [1])]),
+    ):
+        with pytest.raises(InputError):
+            mistake()

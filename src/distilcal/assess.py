@@ -9,8 +9,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distilcal.calibrate import FITS, Calibrator, Dirichlet, cross_fitted, fit_dirichlet
 from distilcal.errors import InputError
@@ -78,6 +80,7 @@ class Assessment:
     ood: tuple[tuple[SetReport, SetReport | None], ...]  # before and after calibration
     comparison: Comparison | None
     resamples: int
+    overlap: float = 0.0  # share of the test rows that are in the calibration set too, told by their content
 
 
 def assess(
@@ -101,10 +104,16 @@ def assess(
     """
     if method not in FITS:
         raise InputError(f"there is no calibration method {method!r}", remedy=f"give one of {', '.join(FITS)}")
+    overlap = 0.0
     ood = [_same_classes(shifted, test) for shifted in ood]
     if calib is not None:
         calib = _same_classes(calib, test)
-        _check_disjoint(calib, test)
+        overlap = shared_rows(test, calib)
+        if overlap > 0.5:
+            raise InputError(
+                f"{overlap:.0%} of the rows of {test.name!r} are in {calib.name!r} too, and would be tested on what they fit",
+                remedy="calibrate on other rows: split them with Predictions.split",
+            )
     if intervals is None:
         largest = max(p.logits.size for p in (test, *ood))
         intervals = int(np.clip(RESAMPLED_ENTRIES // largest, 100, 1000))
@@ -135,6 +144,7 @@ def assess(
         ood=tuple(zip(before[1:], after[1:], strict=True)),
         comparison=comparison,
         resamples=intervals,
+        overlap=overlap,
     )
 
 
@@ -149,14 +159,14 @@ def describe(
 ) -> SetReport:
     """All that is measured on one set."""
     figures = evaluate(predictions, intervals=intervals, bins=bins, closed=closed, seed=seed, progress=progress)
-    edges = np.arange(1, bins) / bins
-    cell = np.searchsorted(edges, predictions.confidence, side="left" if closed == "right" else "right")
+    diagram = reliability(predictions, bins=bins, closed=closed)
+    right = np.rint(diagram.count * np.nan_to_num(diagram.accuracy)).astype(np.int64)
     return SetReport(
         predictions.name,
         figures,
-        reliability(predictions, bins=bins, closed=closed),
-        np.bincount(cell[predictions.correct], minlength=bins),
-        np.bincount(cell[~predictions.correct], minlength=bins),
+        diagram,
+        right,
+        diagram.count - right,
         risk_coverage(predictions),
         aurc(predictions),
         excess_aurc(predictions),
@@ -196,12 +206,20 @@ def _same_classes(predictions: Predictions, test: Predictions) -> Predictions:
     return predictions if test.confidence_only else predictions.reorder_classes(test.classes)
 
 
-def _check_disjoint(calib: Predictions, test: Predictions) -> None:
-    if len(calib) == len(test) and np.array_equal(calib.logits, test.logits) and np.array_equal(calib.labels, test.labels):
-        raise InputError(
-            f"{calib.name!r} and {test.name!r} hold the same predictions",
-            remedy="calibrate on rows that are not tested: split them with Predictions.split",
-        )
+def shared_rows(test: Predictions, other: Predictions) -> float:
+    """Share of the rows of ``test`` that stand in ``other`` too, with the same scores and label.
+
+    Rows that occur more than once within a set (rounded or certain predictions do) prove nothing and are left out.
+    """
+
+    def keys(predictions: Predictions) -> NDArray[Any]:
+        table = np.column_stack([predictions.logits.astype(np.float64), predictions.labels])
+        rows = np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
+        distinct, count = np.unique(rows, return_counts=True)
+        single: NDArray[Any] = distinct[count == 1]
+        return single
+
+    return len(np.intersect1d(keys(test), keys(other), assume_unique=True)) / len(test)
 
 
 def _class_rows(predictions: Predictions, bins: int, closed: Closed) -> Iterable[ClassRow]:

@@ -76,10 +76,12 @@ class Predictions:
             "ids": None if self.ids is None else _unique_ids(self.ids, n),
             "classes": classes,
             "label_probs": None if self.label_probs is None else _votes(self.label_probs, (n, k)),
+            "given_probs": self.given_probs,
         }
+        assert self.given_probs is None or self.given_probs.shape == (n, k)
         for key, value in values.items():
             if isinstance(value, np.ndarray):
-                value = value.view()  # read-only for us; the caller's own array is neither copied nor locked
+                value = value.view()  # read-only for us; the caller's own array is neither copied nor locked: do not change it
                 value.flags.writeable = False
             object.__setattr__(self, key, value)
 
@@ -183,6 +185,19 @@ class Predictions:
         return nll
 
     @cached_property
+    def row_vote_nll(self) -> FloatArray | None:
+        """Cross-entropy of each row's human votes (N,), from the logits; None without votes."""
+        if self.label_probs is None:
+            return None
+        if self.given_probs is None:
+            normaliser = self.row_nll + self.logits[np.arange(len(self)), self.labels]  # log Σ exp z
+            nll: FloatArray = normaliser - np.einsum("nk,nk->n", self.label_probs, self.logits)
+            return nll
+        from scipy.special import xlogy
+
+        return np.asarray(-xlogy(self.label_probs, self.given_probs).sum(axis=1))
+
+    @cached_property
     def row_entropy(self) -> FloatArray:
         """Entropy of each predicted distribution in nats (N,), with 0·log 0 = 0."""
         if self.given_probs is None:
@@ -214,7 +229,9 @@ class Predictions:
     def select(self, rows: ArrayLike) -> Predictions:
         """The given rows, by index, by mask, or by id when given strings."""
         wanted = np.asarray(rows)
-        if wanted.dtype.kind in "US":
+        if not wanted.size:
+            raise InputError("no rows are selected", remedy="select at least one")
+        if wanted.dtype.kind in "USO":
             wanted = self.rows_of(wanted.astype(str))
         if wanted.dtype == bool and len(wanted) != len(self):
             raise InputError(f"the mask has {len(wanted)} rows, the predictions {len(self)}")
@@ -255,9 +272,9 @@ class Predictions:
         order = np.lexsort((key, self.labels)) if stratified else np.argsort(key)
         # Systematic sampling along rows sorted by class: exact in all, within one row in each class.
         size = min(max(round(fraction * n), 1), n - 1) if n > 1 else 0
-        steps = (np.arange(1, n + 1) * size) // n
+        steps = np.floor(np.arange(n + 1) * size / n + rng.random())
         first = np.zeros(n, dtype=bool)
-        first[order[np.diff(steps, prepend=0) > 0]] = True
+        first[order[np.diff(steps) > 0]] = True
         if not first.any() or first.all():
             raise InputError(f"{n} rows cannot be split in two", remedy="give at least two")
         return self.select(first), self.select(~first)
@@ -286,6 +303,11 @@ class Predictions:
         """The same predictions under another name."""
         return replace(self, name=name)
 
+    def with_probs(self, probs: FloatArray) -> Predictions:
+        """The same rows with other probabilities, already normalised."""
+        with np.errstate(divide="ignore"):
+            return replace(self, logits=np.log(probs), given_probs=probs)
+
     def with_log_probs(self, log_probs: FloatArray) -> Predictions:
         """The same rows with other scores, given as normalised log-probabilities (-inf where a class is impossible)."""
         given = np.exp(log_probs) if np.isneginf(log_probs).any() else None
@@ -297,7 +319,8 @@ def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
 
     Rows are matched by id. Where neither set has ids they are matched by position, if length and labels are the same.
     """
-    b = b.reorder_classes(a.classes)
+    both_bare = a.confidence_only and b.confidence_only  # no classes to match, and a label says only right or wrong
+    b = b if both_bare else b.reorder_classes(a.classes)
     if a.ids is not None and b.ids is not None:
         common = np.intersect1d(a.ids, b.ids)
         if not len(common):
@@ -313,7 +336,7 @@ def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
             remedy="add an id column to both",
         )
     differ = a.labels != b.labels
-    if differ.any():
+    if differ.any() and not both_bare:
         row = _first(differ)
         which = f"id {str(a.ids[row])!r}" if a.ids is not None else f"row {row} (counting from 0)"
         raise InputError(
@@ -328,6 +351,8 @@ def ensemble(members: Sequence[Predictions], name: str = "ensemble") -> Predicti
     """The mean of the members' probabilities, on the rows that all of them share."""
     if not members:
         raise InputError("an ensemble needs at least one member")
+    if any(member.confidence_only for member in members):
+        raise InputError("an ensemble needs class probabilities", remedy="leave out sets that hold confidences only")
     first = members[0]
     for member in members[1:]:
         first, _ = join(first, member)
@@ -376,7 +401,10 @@ def softmax_rows(logits: NDArray[Any], labels: IntArray) -> Softmax:
         probs[rows] = p
         nll[rows] = log_total - z[np.arange(len(z)), labels[rows]]
         entropy[rows] = log_total - np.einsum("nk,nk->n", p, z)  # both parts are ≥ 0, so nothing cancels
-    return Softmax(probs, nll, entropy, predicted, confidence)
+    found = Softmax(probs, nll, entropy, predicted, confidence)
+    for array in found:
+        array.flags.writeable = False
+    return found
 
 
 def _first(mask: Any) -> int:
@@ -473,12 +501,14 @@ def labels_from_text(labels: NDArray[np.str_], classes: tuple[str, ...]) -> IntA
     """Class indices of labels written as text: all of them class names, or else all of them indices."""
     distinct, inverse = np.unique(labels, return_inverse=True)
     by_name = {c: i for i, c in enumerate(classes)}
-    by_index = {str(i): i for i in range(len(classes))}
-    # Names are tried first: a class may itself be called "1". A set that mixes both is refused.
+    # Where class names are numbers themselves, a number is a name: it cannot be told from an index.
+    numbered = any(c.lstrip("-").isdigit() for c in classes) and set(classes) != {str(i) for i in range(len(classes))}
+    by_index = {} if numbered else {str(i): i for i in range(len(classes))}
+    # Names are tried first. A set that mixes names and indices is refused.
     for known in (by_name, by_index):
         if all(str(d) in known for d in distinct):
             return np.array([known[str(d)] for d in distinct], dtype=np.int64)[inverse]
-    named = any(str(d) in by_name for d in distinct)
+    named = numbered or any(str(d) in by_name for d in distinct)
     known = by_name if named else by_index
     unknown = next(d for d in distinct if str(d) not in known)
     row = _first(labels == unknown)

@@ -60,11 +60,10 @@ def cross_fitted(
 ) -> Predictions:
     """The rows as calibrated by a fit on the other folds, so that none is judged by a map that has seen its label."""
     fold = folds_of(predictions, folds, seed)
-    log_probs = np.empty((len(predictions), len(predictions.classes)))
+    probs = np.empty((len(predictions), len(predictions.classes)))
     for held in np.unique(fold):
-        calibrated = fit(predictions.select(fold != held))(predictions.select(fold == held))
-        log_probs[fold == held] = calibrated.logits
-    return predictions.with_log_probs(log_probs)
+        probs[fold == held] = fit(predictions.select(fold != held))(predictions.select(fold == held)).probs
+    return predictions.with_probs(probs)
 
 
 def load_calibrator(path: str | Path) -> Calibrator:
@@ -86,7 +85,7 @@ def load_calibrator(path: str | Path) -> Calibrator:
         if head["format"] != "distilcal.calibrator/1":
             raise KeyError("format")
         values = {k: _number_or_array(v) for k, v in body.items()}
-        made = CALIBRATORS[head["kind"]](classes=tuple(head["classes"]), fit=Fit(**head["fit"]), **values)
+        made = CALIBRATORS[head["kind"]](classes=tuple(head["classes"]), fit=_fit(head["fit"]), **values)
     except FileNotFoundError:
         raise InputError("there is no such file", source=str(path)) from None
     except InputError:
@@ -96,6 +95,12 @@ def load_calibrator(path: str | Path) -> Calibrator:
     if isinstance(made, Temperature) and not made.value > 0:
         raise InputError(f"temperature {made.value} is not positive", source=str(path), remedy="fit it again")
     return made
+
+
+def _fit(report: dict[str, Any]) -> Fit:
+    """A saved report; JSON has no infinity, and the only numbers that can be infinite are NLLs."""
+    values: dict[str, Any] = {key: np.inf if value is None else value for key, value in report.items()}
+    return Fit(**values)
 
 
 def _number_or_array(value: Any) -> Any:

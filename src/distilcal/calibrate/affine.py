@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from distilcal.calibrate.base import Calibrator, Fit, check_fit, folds_of, log_softmax, mean_nll
+from distilcal.errors import InputError
 from distilcal.predictions import FloatArray, IntArray, Predictions
 
 ODIR_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -23,8 +24,8 @@ class Vector(Calibrator):
     weight: FloatArray  # (K,)
     bias: FloatArray  # (K,) sums to 0: only differences matter
 
-    def _log_probs(self, predictions: Predictions) -> FloatArray:
-        return log_softmax(_finite_logits(predictions) * self.weight + self.bias)
+    def _calibrated(self, predictions: Predictions) -> Predictions:
+        return predictions.with_log_probs(log_softmax(_finite_logits(predictions) * self.weight + self.bias))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,8 @@ class Matrix(Calibrator):
     weight: FloatArray  # (K, K)
     bias: FloatArray  # (K,)
 
-    def _log_probs(self, predictions: Predictions) -> FloatArray:
-        return log_softmax(_finite_logits(predictions) @ self.weight.T + self.bias)
+    def _calibrated(self, predictions: Predictions) -> Predictions:
+        return predictions.with_log_probs(log_softmax(_finite_logits(predictions) @ self.weight.T + self.bias))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,16 @@ class Dirichlet(Calibrator):
     penalty: float  # λ on off-diagonal weights
     bias_penalty: float  # μ on the bias
 
-    def _log_probs(self, predictions: Predictions) -> FloatArray:
-        return log_softmax(_finite_log_probs(predictions) @ self.weight.T + self.bias)
+    def _calibrated(self, predictions: Predictions) -> Predictions:
+        return predictions.with_log_probs(log_softmax(_finite_log_probs(predictions) @ self.weight.T + self.bias))
 
 
 def fit_vector(predictions: Predictions) -> Vector:
-    """Per-class scale and bias of the logits that minimise NLL, from identity; Guo et al. 2017."""
+    """Per-class scale and bias of the logits that minimise NLL, from identity; Guo et al. 2017.
+
+    It looks at the logits themselves, so it is for the same network's logits (or, fitted on probabilities, for their
+    logarithms): a constant added to a row, which no softmax sees, does change it.
+    """
     check_fit(predictions)
     z = _finite_logits(predictions)
     k = z.shape[1]
@@ -70,7 +75,8 @@ def fit_vector(predictions: Predictions) -> Vector:
 def fit_matrix(predictions: Predictions) -> Matrix:
     """An affine map of the logits that minimises NLL, from identity, without penalty; Guo et al. 2017.
 
-    It has K² + K parameters: with few rows per class it overfits, and `fit_dirichlet` is the better choice.
+    It looks at the logits themselves, as `fit_vector` does, and has K² + K parameters: with few rows per class it overfits,
+    and `fit_dirichlet` is the better choice.
     """
     check_fit(predictions)
     weight, bias, report = _fit_affine(_finite_logits(predictions), predictions, 0.0, 0.0)
@@ -93,6 +99,8 @@ def fit_dirichlet(
     starting from the last, and ends when two in a row have made it worse.
     """
     check_fit(predictions)
+    if not grid or any(not value >= 0 for value in (*grid, penalty or 0.0, bias_penalty or 0.0)):
+        raise InputError("a penalty is negative, or the grid is empty", remedy="give penalties of at least 0")
     log_probs = _finite_log_probs(predictions)
     message = ""
     if penalty is None or bias_penalty is None:
@@ -103,7 +111,8 @@ def fit_dirichlet(
         if bias_penalty is None:
             chosen = penalty
             bias_penalty = held_out.search(grid, lambda g: (chosen, g))
-        message = f"λ = {penalty:g}, μ = {bias_penalty:g} by {folds}-fold NLL {held_out.nll((penalty, bias_penalty)):.4f}"
+        score = held_out.nll((penalty, bias_penalty))
+        message = f"λ = {penalty:g}, μ = {bias_penalty:g} by {len(held_out.held)}-fold NLL {score:.4f}"
     weight, bias, report = _fit_affine(log_probs, predictions, penalty, bias_penalty)
     report = replace(report, message="; ".join(m for m in (message, report.message) if m))
     return Dirichlet(
@@ -158,7 +167,8 @@ def _minimise(objective: Objective, start: FloatArray, predictions: Predictions)
     largest = float(np.abs(gradient).max())
     converged = largest < 1e-5
     message = (
-        ""
+        ("the fit leaves almost no loss: the classes are separable in these rows, and it is surer than they warrant")
+        * (value < 1e-4)
         if converged
         else (
             f"the gradient is still {largest:.1g} after {steps} steps: the classes may be separable, "

@@ -41,10 +41,9 @@ class Calibrator:
         """The same rows with calibrated scores; classes are matched by name."""
         if predictions.confidence_only:
             raise InputError(f"{predictions.name!r} holds confidences only", remedy="calibration needs every class's score")
-        ordered = predictions.reorder_classes(self.classes)
-        return ordered.with_log_probs(self._log_probs(ordered)).reorder_classes(predictions.classes)
+        return self._calibrated(predictions.reorder_classes(self.classes)).reorder_classes(predictions.classes)
 
-    def _log_probs(self, predictions: Predictions) -> FloatArray:
+    def _calibrated(self, predictions: Predictions) -> Predictions:
         raise AssertionError("each calibrator defines its own map")
 
     def save(self, path: str | Path) -> None:
@@ -53,7 +52,8 @@ class Calibrator:
 
         path = Path(path)
         fields = {k: v for k, v in vars(self).items() if k not in ("classes", "fit")}
-        head = {"format": "distilcal.calibrator/1", "kind": self.kind, "classes": list(self.classes), "fit": asdict(self.fit)}
+        report = {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self.fit).items()}
+        head = {"format": "distilcal.calibrator/1", "kind": self.kind, "classes": list(self.classes), "fit": report}
         if path.suffix == ".json":
             body = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
             with write_aside(path) as file:
@@ -99,8 +99,8 @@ def with_report(draft: Fitted, predictions: Predictions) -> Fitted:
 def folds_of(predictions: Predictions, folds: int, seed: int) -> IntArray:
     """A fold for every row, stratified by label and by how hard the row is, whatever the order of the rows."""
     n = len(predictions)
-    if n < 2:
-        raise InputError("cross-validation needs at least two rows", remedy="give more rows")
+    if n < 2 or folds < 2:
+        raise InputError(f"{n} rows in {folds} folds cannot be cross-validated", remedy="give at least two of both")
     folds = min(folds, n)
     order = np.lexsort((predictions.row_nll, predictions.labels))
     # Every run of neighbours in that order goes to different folds, which one to which is drawn.

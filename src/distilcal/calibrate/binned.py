@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from distilcal.calibrate.base import NO_FIT, Calibrator, check_fit, with_report
-from distilcal.errors import InputError
+from distilcal.metrics.rows import width_edges
 from distilcal.predictions import FloatArray, IntArray, Predictions
 
 
@@ -22,12 +22,12 @@ class Isotonic(Calibrator):
     knots: FloatArray
     values: FloatArray
 
-    def _log_probs(self, predictions: Predictions) -> FloatArray:
+    def _calibrated(self, predictions: Predictions) -> Predictions:
         def of_class(k: int, p: FloatArray) -> FloatArray:
             part = slice(self.starts[k], self.starts[k + 1])
             return np.interp(p, self.knots[part], self.values[part])
 
-        return _by_class(predictions.probs, of_class)
+        return _by_class(predictions, of_class)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class Histogram(Calibrator):
     kind: ClassVar[str] = "histogram"
     values: FloatArray  # (K, bins)
 
-    def _log_probs(self, predictions: Predictions) -> FloatArray:
+    def _calibrated(self, predictions: Predictions) -> Predictions:
         bins = self.values.shape[1]
-        return _by_class(predictions.probs, lambda k, p: self.values[k][_bin_of(p, bins)])
+        return _by_class(predictions, lambda k, p: self.values[k][_bin_of(p, bins)])
 
 
 def fit_isotonic(predictions: Predictions) -> Isotonic:
@@ -70,8 +70,7 @@ def fit_histogram(predictions: Predictions, *, bins: int = 15) -> Histogram:
     Zadrozny & Elkan 2001. Coarse: rows of one bin get one probability, so accuracy may change.
     """
     check_fit(predictions)
-    if bins < 1:
-        raise InputError(f"{bins} bins", remedy="give at least one")
+    width_edges(bins)  # refuses bins that are none
     values = np.empty((len(predictions.classes), bins))
     middle = (np.arange(bins) + 0.5) / bins
     for k, p in enumerate(predictions.probs.T):
@@ -84,14 +83,12 @@ def fit_histogram(predictions: Predictions, *, bins: int = 15) -> Histogram:
 
 def _bin_of(p: FloatArray, bins: int) -> IntArray:
     """Bin (lo, hi] of each probability, 0 in the first."""
-    return np.searchsorted(np.arange(1, bins) / bins, p, side="left")
+    return np.searchsorted(width_edges(bins)[1:-1], p, side="left")
 
 
-def _by_class(probs: FloatArray, of_class: Callable[[int, FloatArray], FloatArray]) -> FloatArray:
-    """Log of class-wise values divided by their row sum; a row in which all are 0 keeps its probabilities."""
-    mapped = np.column_stack([of_class(k, p) for k, p in enumerate(probs.T)])
+def _by_class(predictions: Predictions, of_class: Callable[[int, FloatArray], FloatArray]) -> Predictions:
+    """Class-wise values divided by their row sum; a row in which all are 0 keeps its probabilities."""
+    mapped = np.column_stack([of_class(k, p) for k, p in enumerate(predictions.probs.T)])
     empty = mapped.sum(axis=1) <= 0
-    mapped[empty] = probs[empty]
-    with np.errstate(divide="ignore"):
-        log_probs: FloatArray = np.log(mapped / mapped.sum(axis=1, keepdims=True))
-    return log_probs
+    mapped[empty] = predictions.probs[empty]
+    return predictions.with_probs(mapped / mapped.sum(axis=1, keepdims=True))

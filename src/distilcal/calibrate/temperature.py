@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from distilcal.calibrate.base import Calibrator, Fit, check_fit, log_softmax
 from distilcal.errors import InputError
-from distilcal.predictions import BLOCK_ENTRIES, FloatArray, Predictions
+from distilcal.predictions import BLOCK_ENTRIES, Predictions
 
 IMPOSSIBLE = -1e150  # stands for a logit of -inf: its weight is 0 at any temperature, and not 0 · inf
-BOUNDS = (1e-3, 1e3)  # of a temperature, in units of the logits' spread: beyond, a softmax is all or nothing
+FAR = 1e6  # default bounds reach this far beyond 1 and beyond the spread of the logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,8 @@ class Temperature(Calibrator):
     kind: ClassVar[str] = "temperature"
     value: float
 
-    def _log_probs(self, predictions: Predictions) -> FloatArray:
-        return log_softmax(predictions.logits.astype(np.float64) / self.value)
+    def _calibrated(self, predictions: Predictions) -> Predictions:
+        return predictions.with_log_probs(log_softmax(predictions.logits.astype(np.float64) / self.value))
 
 
 def fit_temperature(
@@ -37,8 +37,8 @@ def fit_temperature(
     """The temperature T > 0 that minimises the NLL of ``softmax(z / T)``; Guo et al. 2017.
 
     NLL is convex in 1/T, so there is one optimum; Newton's method on log T inside a bracket that shrinks at every step
-    finds it to machine precision, within ``bounds`` (by default far beyond what the spread of the logits could ask for); a
-    fit that stops at a bound says so. ``grid=(first, last, step)`` gives what a scan of that grid would choose (P000, P001:
+    finds it to machine precision, within ``bounds`` (by default far beyond what the logits could ask for); a fit that stops
+    at a bound says so. ``grid=(first, last, step)`` gives what a scan of that grid would choose (P000, P001:
     ``(0.01, 5.0, 0.01)``), the smallest T winning ties, from the grid points around the optimum.
 
     >>> rng = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def fit_temperature(
     """
     check_fit(predictions)
     problem = _TemperatureProblem(predictions)
-    if grid is not None:
+    if grid is not None and problem.possible:
         points = _grid_points(*grid)
         best = _minimise_on_grid(problem, points)
         message = f"best of {len(points)} grid points from {points[0]:g} to {points[-1]:g}"
@@ -57,7 +57,9 @@ def fit_temperature(
             message += f"; T = {points[best]:g} is an end of the grid, so the optimum may lie outside"
         return problem.calibrator(points[best], converged=True, message=message)
     if bounds is None:
-        bounds = (BOUNDS[0] * problem.spread, BOUNDS[1] * problem.spread)
+        bounds = (min(1.0, problem.spread) / FAR, max(1.0, problem.spread) * FAR)
+        if problem.separable:
+            bounds = (min(1.0, problem.median_lead()) / 1000, bounds[1])  # all or nothing, without losing digits
     elif not 0 < bounds[0] < bounds[1]:
         raise InputError(f"bounds {bounds} are not two positive numbers in order")
     value, gradient, message = _minimise_over_log(problem, bounds)
@@ -95,12 +97,19 @@ class _TemperatureProblem:
                 distance -= float(block.sum())
             entries += block.size
             self.blocks.append((block, picked))
-        self.spread = distance / max(entries, 1) or 1.0  # mean distance of a row's logits from its largest
+        self.spread = distance / max(entries, 1)  # mean distance of a row's logits from its largest
+        self.flat = distance == 0.0
+        self.separable = not any(picked for _, picked in self.blocks)
 
     @cached_property
     def rough_blocks(self) -> list[tuple[NDArray[Any], float]]:
         """The blocks in single precision, in which an exponential costs a fourth: good enough to come near."""
         return [(np.maximum(block, -1e15, dtype=np.float32, casting="same_kind"), picked) for block, picked in self.blocks]
+
+    def median_lead(self) -> float:
+        """Median over rows of how far the largest logit leads the next that differs from it."""
+        leads = [-np.where(block < 0, block, -np.inf).max(axis=self.axis) for block, _ in self.blocks]
+        return float(np.median(np.concatenate(leads)))
 
     def derivatives(self, temperature: float, *, rough: bool) -> tuple[float, float, float]:
         """Mean NLL, and its slope and curvature in log T; in β they are E[z] - z_y and Var[z]."""
@@ -147,9 +156,9 @@ def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]
     """The optimal T, |dNLL/d log T| there, and why it is not an optimum, if it is not."""
     if not problem.possible:
         return 1.0, 0.0, "some label has probability 0, which no temperature changes: T = 1 was kept"
-    if not any(block.any() for block, _ in problem.blocks):
+    if problem.flat:
         return 1.0, 0.0, "the logits of every row are equal, so NLL does not depend on T: T = 1 was kept"
-    if not any(picked for _, picked in problem.blocks):
+    if problem.separable:
         return (
             bounds[0],
             0.0,
@@ -211,13 +220,13 @@ def _grid_points(first: float, last: float, step: float) -> list[float]:
 
 def _minimise_on_grid(problem: _TemperatureProblem, points: list[float]) -> int:
     """Index of the grid point with the least NLL, the first one among equals; NLL falls, then rises along the grid."""
-    if len(points) == 1 or not problem.possible:
+    if len(points) == 1:
         return 0
     optimum, _, _ = _minimise_over_log(problem, (points[0], points[-1]))
     right = min(max(int(np.searchsorted(points, optimum)), 1), len(points) - 1)
     scores = {i: problem.nll(points[i]) for i in (right - 1, right)}
     best = right - 1 if scores[right - 1] <= scores[right] else right
-    if scores[right - 1] == problem.nll(points[0]):
+    if scores[best] == problem.nll(points[0]):
         return 0  # NLL is flat to the last digit from the first point on
     while best > 0 and problem.nll(points[best - 1]) <= scores[best]:
         best -= 1

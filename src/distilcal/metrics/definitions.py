@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, cast
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,13 +44,30 @@ def metric(function: Callable[Concatenate[Rows, Params], FloatArray]) -> Metric[
     def on_arrays(probs: ArrayLike, labels: ArrayLike, *args: Params.args, **params: Params.kwargs) -> float:
         return float(function(Rows(probs, labels), *args, **params))
 
+    described: Metric[Params] = _described(on_arrays, function, ("probs", "labels"))
+    return described
+
+
+def _described(on_arrays: Any, function: Callable[..., Any], arrays: tuple[str, str]) -> Any:
+    """Give a wrapper the signature that it really has, and a way to the function behind it."""
     signature = inspect.signature(function)
-    first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("probs", "labels")]
-    on_arrays.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*first, *list(signature.parameters.values())[1:]], return_annotation=float
-    )
-    on_arrays.on_rows = function  # type: ignore[attr-defined]
-    return cast("Metric[Params]", on_arrays)
+    first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arrays]
+    settings = list(signature.parameters.values())[1:]
+    on_arrays.__signature__ = signature.replace(parameters=[*first, *settings], return_annotation=float)
+    on_arrays.on_rows = function
+    return on_arrays
+
+
+def human_metric(function: Callable[Concatenate[Rows, Params], FloatArray]) -> Metric[Params]:
+    """Turn a function of Rows with votes into ``f(probs, label_probs, **params) -> float``."""
+
+    @wraps(function)
+    def on_arrays(probs: ArrayLike, label_probs: ArrayLike, *args: Params.args, **params: Params.kwargs) -> float:
+        votes = np.asarray(label_probs, dtype=np.float64)
+        return float(function(Rows(probs, votes.argmax(axis=-1), votes=votes), *args, **params))
+
+    described: Metric[Params] = _described(on_arrays, function, ("probs", "label_probs"))
+    return described
 
 
 # ---- proper scores and what describes the predictions ------------------------------------------------------------------
@@ -219,6 +236,8 @@ def smooth_ece(rows: Rows, *, grid: int = 1024) -> FloatArray:
     >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 3)
     0.142
     """
+    if grid < 16:
+        raise InputError(f"a grid of {grid} is too coarse", remedy="give at least 16")
     return _smooth_error(_residual_histogram(rows.top, grid) / len(rows.probs))
 
 
@@ -325,30 +344,38 @@ def tace(
 # ---- against human votes -----------------------------------------------------------------------------------------------
 
 
-@metric
+@human_metric
 def human_tv(rows: Rows) -> FloatArray:
     """Mean total variation distance ``½ Σ_k |p_k - v_k|`` to the human votes v. In [0, 1], lower is better.
 
-    Baan et al. 2022, who call it DistCE. ``labels`` take no part.
+    Baan et al. 2022, who call it DistCE.
+
+    >>> round(human_tv([[0.9, 0.1]], [[0.6, 0.4]]), 3)
+    0.3
     """
     return rows.mean(0.5 * np.abs(rows.probs - _votes(rows)).sum(axis=1))
 
 
-@metric
+@human_metric
 def human_cross_entropy(rows: Rows) -> FloatArray:
-    """Mean cross-entropy ``-Σ_k v_k log p_k`` of the human votes v in nats. In [0, ∞]; least for p = v, where it is H(v)."""
-    from scipy.special import xlogy
+    """Mean cross-entropy ``-Σ_k v_k log p_k`` of the human votes v in nats. In [0, ∞]; least for p = v, where it is H(v).
 
-    return rows.mean(-xlogy(_votes(rows), rows.probs).sum(axis=1))
+    >>> round(human_cross_entropy([[0.5, 0.5]], [[0.6, 0.4]]), 4)
+    0.6931
+    """
+    return rows.mean(rows.vote_nll)
 
 
-@metric
+@human_metric
 def human_ece(rows: Rows, *, bins: int = 15, closed: Closed = "right") -> FloatArray:
     """ECE against the human vote: confidence against the share of votes for the predicted class, equal widths. In [0, 1].
 
     With one vote per row it is `ece`. Where people disagree, a model that is sure of the majority label is overconfident.
+
+    >>> round(human_ece([[0.9, 0.1]], [[0.6, 0.4]]), 3)
+    0.3
     """
-    cells = rows.top_votes.sums(rows.top_votes.width_cuts(bins, closed))
+    cells = rows.top_votes.width_bins(bins, closed)
     return np.asarray((cells.share * np.abs(cells.gap)).sum(axis=-1))
 
 
@@ -367,6 +394,7 @@ def _votes(rows: Rows) -> FloatArray:
     return rows.votes
 
 
+SOUND_CLASS_WISE = {"sce": "sound", "ace": "nixon", "tace": "nixon"}  # the variants that `class_means` computes
 CLASS_CUTS: dict[str, Callable[..., IntArray]] = {
     "sce": lambda question, *, bins, closed, **_: question.width_cuts(bins, closed),
     "ace": lambda question, *, bins, **_: question.mass_cuts(bins),
@@ -519,7 +547,7 @@ def definition(name: str, params: dict[str, Any]) -> str:
     if "bins" in values:
         mass = name in ("rmsce", "ada_ece", "ace", "tace")
         words.append(f"{values['bins']} equal-{'mass' if mass else 'width'} bins")
-    if "closed" in values:
+    if "closed" in values and values.get("variant", "sound") == "sound":
         words.append("(lo, hi]" if values["closed"] == "right" else "[lo, hi)")
     if name in CALIBRATION_ERRORS and "bins" in values:
         squared = name == "rmsce" or values.get("norm") == 2

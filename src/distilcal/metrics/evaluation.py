@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from distilcal.errors import InputError
 from distilcal.metrics.definitions import (
     CALIBRATION_ERRORS,
-    CLASS_CUTS,
     HIGHER_IS_BETTER,
     HUMAN_METRICS,
     METRICS,
     NO_DIRECTION,
+    SOUND_CLASS_WISE,
     TOP_LABEL,
     class_means,
     definition,
     parameters,
 )
-from distilcal.metrics.rows import Closed, Rows
+from distilcal.metrics.rows import Closed, Rows, width_edges
 from distilcal.predictions import FloatArray, IntArray, Predictions, join
 
 NULL_DRAWS = 200  # label sets behind a null value; its mean needs far fewer than an interval's ends
@@ -144,7 +144,8 @@ def evaluate(
 
     ``metrics`` are names, or a mapping from a name to its parameters or to a function ``f(probs, labels)`` of your own.
     ``intervals`` is the number of bootstrap resamples, or None for the values alone. An interval shows the sampling spread
-    about the value: the bootstrap's own bias (errors grow when rows repeat) is taken out by centring.
+    about the value: the bootstrap's own bias (errors grow when rows repeat) is taken out by centring, and the interval of a
+    calibration error reaches down to 0 where the value is within chance.
 
     >>> rng = np.random.default_rng(1)
     >>> sure = rng.uniform(0.5, 1.0, 500)
@@ -184,6 +185,8 @@ def evaluate(
     for name, (_, params, text) in chosen.items():
         low, high = spans.get(name, (None, None))
         null = nulls.get(name)
+        if null is not None and values[name] <= np.quantile(null, 0.95):
+            low = 0.0  # a perfectly calibrated model shows as much, so nothing excludes 0
         figures[name] = Figure(
             name,
             values[name],
@@ -238,7 +241,7 @@ def compare(
     raw = {}
     for name, parts in replicates.items():
         with np.errstate(invalid="ignore"):
-            raw[name] = _paired(values[name][1] - values[name][0], np.concatenate(parts), level)
+            raw[name] = _paired(values[name][1] - values[name][0], np.concatenate(parts), len(a), level)
     holm = dict(zip(raw, _holm([p for _, _, _, p in raw.values()]), strict=True))
     differences = {}
     for name, (difference, low, high, p_value) in raw.items():
@@ -262,7 +265,7 @@ def reliability(predictions: Predictions, *, bins: int = 15, closed: Closed = "r
     with np.errstate(invalid="ignore"):
         mean, rate = cells.score / cells.count, cells.hits / cells.count
     low, high = binomial_interval(cells.hits, cells.count, level)
-    edges = np.arange(bins + 1) / bins
+    edges = width_edges(bins)
     return Reliability(edges[:-1], edges[1:], cells.count.astype(np.int64), mean, rate, low, high, closed, level)
 
 
@@ -285,7 +288,7 @@ Chosen = Mapping[str, tuple[OnRows, Mapping[str, Any], str]]  # what to call, it
 
 def _score(rows: Rows, chosen: Chosen) -> dict[str, FloatArray]:
     """Every chosen metric on the same rows; the class-wise ones share one visit to each class."""
-    sound = {name: p for name, (_, p, _) in chosen.items() if name in CLASS_CUTS and p["variant"] in ("sound", "nixon")}
+    sound = {name: p for name, (_, p, _) in chosen.items() if p.get("variant") == SOUND_CLASS_WISE.get(name, "")}
     shared = class_means(rows, sound) if sound else {}
     return {name: shared[name] if name in shared else call(rows) for name, (call, _, _) in chosen.items()}
 
@@ -327,18 +330,18 @@ def _check_resampling(intervals: int, level: float) -> None:
         raise InputError(f"level {level} is not between 0 and 1")
 
 
-def _chunks(rows: Rows, replicates: int) -> Iterator[tuple[int, int]]:
-    """(number, size) of the chunks in which replicates are worked on, sized to bounded memory."""
+def _chunks(rows: Rows, replicates: int) -> Iterator[int]:
+    """Sizes of the chunks in which replicates are worked on, for bounded memory."""
     size = max(1, min(replicates, CHUNK_BYTES // (40 * len(rows.probs))))
-    for number, start in enumerate(range(0, replicates, size)):
-        yield number, min(size, replicates - start)
+    for start in range(0, replicates, size):
+        yield min(size, replicates - start)
 
 
 def _bootstrap_weights(rows: Rows, replicates: int, seed: int) -> Iterator[NDArray[Any]]:
     """How often each row is drawn in each resample, (chunk, N)."""
     n = len(rows.probs)
     rng = np.random.default_rng([seed, 0])
-    for _, size in _chunks(rows, replicates):
+    for size in _chunks(rows, replicates):
         weights = np.empty((size, n), np.uint16)
         for row in weights:
             row[:] = np.bincount(rng.integers(0, n, n), minlength=n)
@@ -352,7 +355,7 @@ def _calibrated_labels(rows: Rows, replicates: int, seed: int) -> Iterator[NDArr
     running = np.cumsum(rows.probs, axis=1)
     running /= running[:, -1:]
     columns = np.ascontiguousarray(running.T)
-    for _, size in _chunks(rows, replicates):
+    for size in _chunks(rows, replicates):
         u = rng.random((size, n))
         draws = np.zeros((size, n), np.int16 if k < 2**15 else np.int32)
         for below in columns[:-1]:  # over classes; u = 0 with p_0 = 0 has probability 2⁻⁵³
@@ -371,7 +374,7 @@ def _interval(name: str, value: float, replicates: FloatArray, level: float) -> 
     return float(max(min(low, value), 0.0)), float(min(max(high, value), UPPER_LIMIT.get(name, 1.0)))
 
 
-def _paired(difference: float, replicates: FloatArray, level: float) -> tuple[float, float, float, float]:
+def _paired(difference: float, replicates: FloatArray, rows: int, level: float) -> tuple[float, float, float, float]:
     """Difference, interval and two-sided p-value of a paired bootstrap."""
     if not np.isfinite(difference) or not np.isfinite(replicates).all():
         return difference, -np.inf, np.inf, 1.0
@@ -381,8 +384,11 @@ def _paired(difference: float, replicates: FloatArray, level: float) -> tuple[fl
     extreme = int((np.abs(centred) >= abs(difference) - 1e-12).sum())
     p_value = (1 + extreme) / (1 + len(replicates))
     if not extreme:
-        # Below what so many resamples can resolve, the normal tail tells how far below.
-        p_value = min(p_value, math.erfc(abs(difference) / float(centred.std()) / math.sqrt(2)) if centred.any() else 0.0)
+        # Below what so many resamples can resolve, the normal tail tells how far below; but so few rows, as if by the toss
+        # of a coin each, cannot tell more than that.
+        spread = float(centred.std())
+        tail = math.erfc(abs(difference) / spread / math.sqrt(2)) if spread > 1e-12 else 0.0
+        p_value = max(min(p_value, tail), 2.0 ** (1 - rows))
     return difference, float(low), float(high), p_value
 
 

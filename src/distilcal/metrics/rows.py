@@ -50,8 +50,8 @@ class Bins:
 
 def width_edges(bins: int) -> FloatArray:
     """Edges of ``bins`` equal-width bins on [0, 1]."""
-    if bins < 1:
-        raise InputError(f"{bins} bins", remedy="give at least one")
+    if not isinstance(bins, (int, np.integer)) or bins < 1:
+        raise InputError(f"{bins} bins", remedy="give a whole number, at least one")
     return np.arange(bins + 1) / bins  # each edge correctly rounded; linspace puts 6/10 at 0.6000000000000001
 
 
@@ -112,6 +112,11 @@ class Binary:
     @cached_property
     def _sorted_hit_scores(self) -> FloatArray:
         return np.sort(self.scores[self.hits])
+
+    @cached_property
+    def _drawn_hits(self) -> tuple[IntArray, IntArray]:
+        draw, row = np.nonzero(self.hits)
+        return draw, row
 
     @cached_property
     def _sorted_weights(self) -> IntArray:
@@ -200,7 +205,7 @@ class Binary:
         if self.hits.ndim == 2:  # drawn labels: count the hits of each draw in each bin
             cell = np.full(len(self.order), -1)
             cell[self.order[cuts[0] : cuts[-1]]] = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
-            draw, row = np.nonzero(self.hits)
+            draw, row = self._drawn_hits
             kept = cell[row] >= 0
             flat = draw[kept] * (len(cuts) - 1) + cell[row[kept]]
             many = len(self.hits)
@@ -232,17 +237,18 @@ class Rows:
         votes: FloatArray | None = None,
         predicted: IntArray | None = None,
         confidence: FloatArray | None = None,
+        vote_nll: FloatArray | None = None,
         weights: NDArray[Any] | None = None,
         draws: NDArray[Any] | None = None,
         base: Rows | None = None,
         checked: bool = False,
     ):
         self.probs: FloatArray = np.asarray(probs, dtype=np.float64)  # (N, K); half precision is raised here
-        self.labels: IntArray = np.asarray(labels, dtype=np.int64)  # (N,)
         if not checked and base is None:
-            _check(self.probs, self.labels)
+            _check(self.probs, np.asarray(labels))
+        self.labels: IntArray = np.asarray(labels, dtype=np.int64)  # (N,)
         self._nll, self._entropy, self.votes, self._predicted = nll, entropy, votes, predicted
-        self._confidence = confidence
+        self._confidence, self._vote_nll = confidence, vote_nll
         self.weights = weights  # (R, N): how often a bootstrap resample holds each row
         self.draws = draws  # (R, N): labels drawn from the probabilities
         self.base = base
@@ -258,6 +264,7 @@ class Rows:
             votes=predictions.label_probs,
             predicted=predictions.predicted,
             confidence=predictions.confidence,
+            vote_nll=predictions.row_vote_nll,
             checked=True,
         )
 
@@ -278,6 +285,7 @@ class Rows:
             votes=self.votes,
             predicted=self.predicted,
             confidence=self.confidence,
+            vote_nll=None if self.votes is None else self.vote_nll,
             base=self,
             weights=weights,
             draws=draws,
@@ -312,6 +320,18 @@ class Rows:
 
         entropy: FloatArray = entr(self.probs).sum(axis=1)
         return entropy
+
+    @cached_property
+    def vote_nll(self) -> FloatArray:
+        """Cross-entropy of each row's human votes (N,)."""
+        if self._vote_nll is not None:
+            return self._vote_nll
+        if self.votes is None:
+            raise InputError("there are no human label distributions", remedy="give label_probs")
+        from scipy.special import xlogy
+
+        nll: FloatArray = -xlogy(self.votes, self.probs).sum(axis=1)
+        return nll
 
     @cached_property
     def correct(self) -> NDArray[np.bool_]:
@@ -350,10 +370,10 @@ class Rows:
         """Mean of a value per row: (), or (R,) over resamples or draws."""
         if self.weights is None:
             return np.asarray(values.mean(axis=-1))
-        with np.errstate(invalid="ignore"):  # an infinite NLL that a resample does not hold counts 0 · inf
-            total = self.weights @ np.where(np.isfinite(values), values, 0.0)
-        if not np.isfinite(values).all():
-            total = np.where(self.weights[:, ~np.isfinite(values)].any(axis=1), np.inf, total)
+        infinite = ~np.isfinite(values)  # an infinite NLL counts in the resamples that hold its row, and only there
+        total = self.weights @ np.where(infinite, 0.0, values)
+        if infinite.any():
+            total = np.where(self.weights[:, infinite].any(axis=1), np.inf, total)
         return np.asarray(total / self.weights.sum(axis=1))
 
     def each(self, function: Callable[[FloatArray, IntArray], float]) -> FloatArray:
@@ -366,12 +386,14 @@ class Rows:
         return np.asarray(function(self.probs, self.labels))
 
 
-def _check(probs: FloatArray, labels: IntArray) -> None:
+def _check(probs: FloatArray, labels: NDArray[Any]) -> None:
     if probs.ndim != 2 or probs.shape[1] < 2 or labels.shape != probs.shape[:1] or not len(labels):
         raise InputError(
             f"probabilities {probs.shape} and labels {labels.shape} do not fit",
             remedy="give probabilities (N, K) with at least two classes and labels (N,), N at least 1",
         )
+    if labels.dtype.kind not in "iub":
+        raise InputError(f"labels of type {labels.dtype} are not class indices")
     if not (probs.min() >= 0.0 and probs.max() <= 1.001):  # false for NaN as well
         raise InputError("probabilities lie outside [0, 1]", remedy="logits go through Predictions.from_logits(…).probs")
     off = np.abs(probs.sum(axis=1) - 1) > ROW_SUM_TOLERANCE

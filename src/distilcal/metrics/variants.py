@@ -44,7 +44,7 @@ def mass_gce(scores: FloatArray, bins: int) -> IntArray:
     if not len(scores):
         return np.zeros(0, np.int64)
     ranks = np.round(np.linspace(0, len(scores), bins, endpoint=False)).astype(np.int64)
-    return np.searchsorted(np.sort(scores)[ranks], scores, side="right")
+    return np.searchsorted(np.sort(scores)[np.minimum(ranks, len(scores) - 1)], scores, side="right")
 
 
 def binned_gaps(scores: FloatArray, hits: NDArray[np.bool_], bins: int, rule: Rule) -> tuple[FloatArray, FloatArray]:

@@ -28,6 +28,7 @@ def to_json(assessment: Assessment) -> dict[str, Any]:
             "method": a.calibrator.kind,
             "temperature": a.calibrator.value if isinstance(a.calibrator, Temperature) else None,
             "on": a.calibrated_on,
+            "overlap": a.overlap,
             "fit": a.calibrator.fit,
             "test": _set_json(a.calibrated),
         },

@@ -15,6 +15,8 @@ def reading(a: Assessment) -> Iterator[str]:
     yield _calibration_sentence(a.test)
     if a.calibrated is not None and a.calibrator is not None:
         yield _repair_sentence(a.test, a.calibrated, a.calibrator)
+    if a.overlap > 0:
+        yield f"Beware: {a.overlap:.1%} of the rows of {a.test.name} are in {a.calibrated_on} too, so this flatters."
     yield _threshold_sentence(a)
     for before, after in a.ood:
         yield _shift_sentence(a.calibrated or a.test, after or before, calibrated=after is not None)
