@@ -25,4 +25,6 @@ def main(dev_file: str, test_file: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/compare_calibrators.py DEV TEST")
     main(*sys.argv[1:])

@@ -42,7 +42,7 @@ def test_reading_of_over_under_and_well_calibrated_models():
 def test_reading_of_calibration():
     dev = calibrated(3000, 2, scale=2, name="dev")
     assert "fixes all of it that can be told from chance" in words(calibrated(3000, 1, scale=2), dev)
-    assert "does not help here" in words(calibrated(3000, 1), calibrated(3000, 2, scale=0.4, name="dev"))
+    assert "makes it worse" in words(calibrated(3000, 1), calibrated(3000, 2, scale=0.4, name="dev"))
 
 
 def test_threshold_is_chosen_on_dev_and_checked_elsewhere():

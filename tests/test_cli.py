@@ -45,7 +45,7 @@ def test_the_whole_tour(folder):
         "test: 1,200 rows, 4 classes",
         "top-label, 15 equal-width bins, (lo, hi], L1 norm",
         "in and out of domain",
-        "other against test: 1,200 shared rows",
+        "other against test, both as given: 1,200 rows shared",
         "Overconfident by",
         "Temperature ",
         "fixes",
@@ -207,3 +207,100 @@ def test_output_to_a_pipe_has_no_colour_and_fits_its_tables(folder):
     assert "\x1b[" not in done.stdout
     assert "…" not in done.stdout
     assert done.stderr == ""
+
+
+OUTPUT_MISTAKES = {
+    "input as output": (["--html", "test.npz"], "is an input or another output too"),
+    "one name twice": (["--html", "o.json", "--save-calibrator", "o.json"], "is an input or another output too"),
+    "a folder": (["--html", "sub"], "not a file"),
+    "a device": (["--html", "/dev/null"], "not a file"),
+    "bins": (["--bins", "0"], "--bins"),
+    "accuracy in percent": (["--accuracy", "95"], "--accuracy"),
+    "unknown option": (["--colour"], "--colour"),
+    "seed": (["--seed", "-1"], "--seed"),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUT_MISTAKES)
+def test_outputs_and_options_are_checked_before_any_work(folder, name, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "sub").mkdir()
+    before = {f.name: f.read_bytes() for f in folder.iterdir() if f.is_file()}
+    arguments, said = OUTPUT_MISTAKES[name]
+    done = run("eval", "test.npz", "--calib", "dev.npz", *FAST, *arguments)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert {f.name: f.read_bytes() for f in folder.iterdir() if f.is_file()} == before
+
+
+def test_method_without_calib_is_refused(folder):
+    done = run("eval", folder / "test.npz", "--method", "vector")
+    assert done.exit_code == 2
+    assert "--method needs --calib" in done.stderr
+
+
+def test_a_link_is_written_through(folder):
+    (folder / "real.html").write_text("old")
+    (folder / "link.html").symlink_to(folder / "real.html")
+    assert run("eval", folder / "test.npz", "--html", folder / "link.html", *FAST).exit_code == 0
+    assert (folder / "link.html").is_symlink()
+    assert (folder / "real.html").read_text(encoding="utf-8").startswith("<!doctype")
+
+
+def test_a_reader_that_goes_away_loses_no_file(folder):
+    command = f"{sys.executable} -m distilcal eval {folder / 'test.npz'} --intervals 20 --html {folder / 'r.html'} | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1)  # which of the two depends on who notices first
+    assert done.stderr == ""
+    assert (folder / "r.html").exists()
+
+
+def test_output_that_cannot_be_written_is_said(folder):
+    command = [sys.executable, "-m", "distilcal", "eval", str(folder / "test.npz"), "--intervals", "20"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_the_signs_shows_others(folder):
+    command = [sys.executable, "-m", "distilcal", "eval", str(folder / "test.npz"), "--intervals", "20"]
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "smooth_ece" in done.stdout
+
+
+def test_narrow_windows_show_fewer_columns(folder):
+    from io import StringIO
+
+    from rich.console import Console
+
+    from distilcal.assess import assess
+    from distilcal.report.terminal import show
+
+    found = assess(
+        Predictions.load(folder / "test.npz", name="test"), Predictions.load(folder / "dev.npz", name="dev"), intervals=20
+    )
+    for width in (80, 110, 160):
+        text = StringIO()
+        show(found, Console(file=text, width=width))
+        lines = text.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        assert any("debiased_ece" in line for line in lines)
+        assert ("L1 norm" in text.getvalue()) == (width == 160)
+
+
+def test_the_threshold_is_watched_out_of_domain(folder):
+    p = make(900, 4, seed=5, scale=3)
+    noise = 4 * np.random.default_rng(0).normal(size=p.logits.shape)
+    Predictions.from_logits(p.logits + noise, p.labels).save(folder / "noisy.npz")
+    sets = ["--calib", folder / "dev.npz", "--ood", folder / "noisy.npz"]
+    done = run("eval", folder / "test.npz", *sets, "--accuracy", 0.8, *FAST)
+    text = " ".join(done.output.split())
+    assert "it does not hold" in text
+    assert "Do not use the threshold on noisy as it is" in text
+    assert "of those right" in text

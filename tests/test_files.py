@@ -98,7 +98,13 @@ CSV_MISTAKES = {
     "label out of range": ("label,prob_a,prob_b\n0,0.5,0.5\n7,0.5,0.5\n", "line 3: label '7' is not"),
     "repeated id": ("id,label,prob_a,prob_b\nx,a,0.5,0.5\nx,a,0.5,0.5\n", "line 3: id 'x' stands twice"),
     "ragged": ("label,prob_a,prob_b\na,0.5,0.5\na,0.5\n", "line 3: 2 fields where the header has 3"),
-    "blank line": ("label,prob_a,prob_b\na,0.5,0.5\n\na,0.5,0.5\n", "line 3: the line is blank"),
+    "after a blank line": ("label,prob_a,prob_b\na,0.5,0.5\n\na,x,0.5\n", "line 4: 'x' in column 'prob_a'"),
+    "after a long field": (
+        'text,label,prob_a,prob_b\n"one\ntwo",a,0.5,0.5\nthree,a,0.5,0.4\n',
+        "line 4: probabilities sum to 0.9",
+    ),
+    "huge logit": ("label,logit_a,logit_b\na,1e308,-1e308\n", "line 2: a logit is 1e+308"),
+    "no name": ("label,prob_a,prob_\na,0.5,0.5\n", "'' is no name for a class"),
     "one class": ("label,prob_a\na,1.0\n", "only one class"),
     "no label": ("prob_a,prob_b\n0.5,0.5\n", "it needs 'label'"),
     "repeated column": ("label,prob_a,prob_a\na,0.5,0.5\n", "'prob_a' stands twice"),
@@ -248,7 +254,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         half()
     assert path.read_bytes() == b"old"
     assert [f.name for f in tmp_path.iterdir()] == ["x.npz"]
-    with pytest.raises(InputError, match="folder exists"):
+    with pytest.raises(InputError, match="does not exist"):
         write_predictions(make(), tmp_path / "nowhere" / "x.npz")
     with pytest.raises(InputError, match=r"cannot write '\.xls'"):
         write_predictions(make(), tmp_path / "x.xls")

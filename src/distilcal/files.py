@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError
-from distilcal.predictions import Predictions
+from distilcal.predictions import ROW_SUM_TOLERANCE, Predictions
 
 Unit = Literal["logits", "probs"]
 PREFIX: dict[Unit, str] = {"logits": "logit_", "probs": "prob_"}
@@ -30,10 +31,13 @@ MAX_TEXT_BYTES = 2 << 30
 CHUNK_ROWS = 20_000
 
 
-def read_predictions(path: str | Path, *, unit: Unit | None = None, name: str | None = None) -> Predictions:
+def read_predictions(
+    path: str | Path, *, unit: Unit | None = None, name: str | None = None, tolerance: float = ROW_SUM_TOLERANCE
+) -> Predictions:
     """Predictions from a file, named after it unless the file or the caller says otherwise.
 
-    ``unit`` says what the class columns are where they carry no prefix; it is never guessed from the values.
+    ``unit`` says what the class columns are where they carry no prefix; it is never guessed from the values. Probabilities
+    must sum to one within ``tolerance``.
     """
     path = Path(path)
     if unit not in (None, "logits", "probs"):
@@ -42,39 +46,43 @@ def read_predictions(path: str | Path, *, unit: Unit | None = None, name: str | 
         raise InputError("there is no such file", source=str(path), remedy="check the path")
     if path.is_dir():
         raise InputError("this is a folder", source=str(path), remedy="give the file in it")
-    if path.suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         raise InputError(
             f"cannot read {path.suffix or 'a file without suffix'!r}",
             source=str(path),
             remedy=f"give one of {', '.join(SUFFIXES)}",
         )
+    suffix = path.suffix.lower()
     size = path.stat().st_size
     if size == 0:
         raise InputError("the file is empty", source=str(path), remedy="write the predictions again")
-    first_line: int | None = None
-    if path.suffix in (".csv", ".tsv", ".jsonl"):
-        if size > MAX_TEXT_BYTES:
-            raise InputError(
-                f"{size / 1e9:.1f} GB of text is too much to parse",
-                source=str(path),
-                remedy="save it as .parquet or .npz, which hold the same in a fraction, or take a sample of rows",
-            )
-        first_line = 1 if path.suffix == ".jsonl" else 2
-    read = {".npz": _from_npz, ".jsonl": _from_jsonl, ".parquet": _from_parquet}.get(path.suffix, _from_csv)
+    if suffix in (".csv", ".tsv", ".jsonl") and size > MAX_TEXT_BYTES:
+        raise InputError(
+            f"{size / 1e9:.1f} GB of text is too much to parse",
+            source=str(path),
+            remedy="save it as .parquet or .npz, which hold the same in a fraction, or take a sample of rows",
+        )
+    read = {".npz": _from_npz, ".jsonl": _from_jsonl, ".parquet": _from_parquet}.get(suffix, _from_csv)
+    lines: list[int] = []  # of a text file: on which line each row ends
     try:
-        made = read(path, unit)
+        made = read(path, _How(unit, tolerance, lines))
     except InputError as error:
         error.source = str(path)
-        if error.row is not None and error.line is None and first_line is not None:
-            error.line = error.row + first_line
+        if error.row is not None and error.line is None and error.row < len(lines):
+            error.line = lines[error.row]
+        if suffix in (".npz", ".parquet"):
+            error.line = None
         raise
     except UnicodeDecodeError as error:
         raise InputError(f"byte {error.start} is not UTF-8", source=str(path), remedy="save the file as UTF-8") from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", source=str(path), remedy="check the file") from None
-    if name is not None or made.name == "predictions":
-        made = made.rename(name if name is not None else path.stem)
-    return made
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        # What no check above foresaw is still the file's fault, not the user's to read a traceback of.
+        what = str(getattr(error, "strerror", None) or error).split("\n")[0]
+        raise InputError(f"cannot be read: {what}", source=str(path), remedy="check the file") from None
+    if name is None and made.name == "predictions":
+        name = path.stem
+    # A file name may hold bytes that are no text.
+    return made if name is None else made.rename(name.encode("utf-8", "replace").decode())
 
 
 def write_predictions(predictions: Predictions, path: str | Path) -> None:
@@ -106,12 +114,12 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
 @contextmanager
 def write_aside(path: Path) -> Iterator[BinaryIO]:
     """A file beside ``path`` that takes its name when all is written, and vanishes when something fails."""
+    check_output(path)
+    path = path.resolve()  # through a link, to what it points at
     try:
         handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}", source=str(path), remedy="check that the folder exists"
-        ) from None
+        raise InputError(f"cannot be written: {error.strerror}", source=str(path), remedy="check the folder") from None
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -122,6 +130,26 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
+
+
+def check_output(path: Path) -> None:
+    """Refuse to write where no file can be, or where something else than a file would be replaced."""
+    if path.exists() and not path.is_file():
+        raise InputError("this is a folder or a device, not a file", source=str(path), remedy="give the name of a file")
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise InputError(f"the folder {str(folder)!r} does not exist", source=str(path), remedy="make it first")
+    if not os.access(folder, os.W_OK):
+        raise InputError("the folder cannot be written to", source=str(path), remedy="choose another")
+
+
+@dataclass(frozen=True)
+class _How:
+    """What the caller said about a file, and where a reader notes the line of each row."""
+
+    unit: Unit | None
+    tolerance: float
+    lines: list[int]
 
 
 @contextmanager
@@ -153,7 +181,7 @@ def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
 # ---- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _from_npz(path: Path, unit: Unit | None) -> Predictions:
+def _from_npz(path: Path, how: _How) -> Predictions:
     with open_npz(path) as arrays:
         names = set(arrays)
         given = {key: arrays[key] for key in ("labels", "ids", "classes", "label_probs", "name") if key in names}
@@ -165,32 +193,33 @@ def _from_npz(path: Path, unit: Unit | None) -> Predictions:
                 f"it holds {', '.join(sorted(names)) or 'nothing'}",
                 remedy="it needs 'labels' and 'logits' or 'probs' (optional: ids, classes, label_probs)",
             )
-        kind = _one_unit(found, unit)
+        kind = _one_unit(found, how.unit)
         scores = arrays[kind]
     optional: dict[str, Any] = {key: given[key] for key in ("ids", "label_probs") if key in given}
     if "classes" in given:
-        optional["classes"] = tuple(str(c) for c in given["classes"])
-    if "name" in given:
+        optional["classes"] = tuple(np.atleast_1d(given["classes"]).astype(str).tolist())
+    if "name" in given and given["name"].ndim == 0:
         optional["name"] = str(given["name"])
-    return _build(kind, scores, given["labels"], **optional)
+    return _build(kind, scores, given["labels"], how, **optional)
 
 
-def _from_csv(path: Path, unit: Unit | None) -> Predictions:
+def _from_csv(path: Path, how: _How) -> Predictions:
     parts: dict[str, list[NDArray[Any]]] = {}
     with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
         try:
-            header = next(reader, [])
-            layout = _Layout(header, unit)
+            header = [title.strip() for title in next(reader, [])]
+            layout = _Layout(header, how)
             rows: list[list[str]] = []
             start = 0
             for row in reader:
+                if not row:
+                    continue  # a blank line
                 if len(row) != len(header):
-                    if not row:
-                        raise InputError("the line is blank", line=reader.line_num, remedy="remove it")
                     raise InputError(
                         f"{len(row)} fields where the header has {len(header)}", line=reader.line_num, remedy="mend the line"
                     )
+                how.lines.append(reader.line_num)
                 rows.append(row)
                 if len(rows) == CHUNK_ROWS:
                     layout.add(parts, list(zip(*rows, strict=True)), start)
@@ -205,13 +234,13 @@ def _from_csv(path: Path, unit: Unit | None) -> Predictions:
     return layout.predictions(parts)
 
 
-def _from_parquet(path: Path, unit: Unit | None) -> Predictions:
+def _from_parquet(path: Path, how: _How) -> Predictions:
     pyarrow, parquet = _pyarrow()
     try:
+        layout = _Layout(parquet.read_schema(path).names, how)
         table = parquet.read_table(path)
     except (pyarrow.lib.ArrowException, OSError):
         raise InputError("the file is damaged or is not parquet", remedy="write it again") from None
-    layout = _Layout(table.column_names, unit)
     parts: dict[str, list[NDArray[Any]]] = {}
     if len(table):
         wanted = set(layout.wanted)
@@ -224,7 +253,7 @@ def _from_parquet(path: Path, unit: Unit | None) -> Predictions:
     return layout.predictions(parts)
 
 
-def _from_jsonl(path: Path, unit: Unit | None) -> Predictions:
+def _from_jsonl(path: Path, how: _How) -> Predictions:
     ids: list[str] = []
     labels: list[Any] = []
     scores: list[list[float]] = []
@@ -235,6 +264,8 @@ def _from_jsonl(path: Path, unit: Unit | None) -> Predictions:
     first: set[str] = set()
     with open(path, encoding="utf-8-sig") as file:
         for number, text in enumerate(file, start=1):
+            if not text.strip():
+                continue  # a blank line
             try:
                 record = json.loads(text)
             except json.JSONDecodeError as error:
@@ -242,29 +273,36 @@ def _from_jsonl(path: Path, unit: Unit | None) -> Predictions:
             if not isinstance(record, dict):
                 raise InputError("not a JSON object", line=number, remedy="write one JSON object per line")
             keys = set(record) & {"id", "label", "logits", "probs", "label_probs", "confidence", "correct"}
-            if number == 1:
+            if not how.lines:
                 first = keys
                 found: list[Unit] = [u for u in ("logits", "probs") if u in keys]
                 if {"confidence", "correct"} <= keys and not found:
                     pass
                 elif "label" in keys and found:
-                    kind = _one_unit(found, unit)
+                    kind = _one_unit(found, how.unit)
                     if isinstance(record[kind], dict):
                         classes = tuple(record[kind])
                 else:
                     raise InputError(
                         f"the object has {', '.join(record) or 'nothing'}",
-                        line=1,
+                        line=number,
                         remedy="it needs 'label' and 'logits' or 'probs', or 'confidence' and 'correct'",
                     )
             elif keys != first:
                 odd = sorted(keys ^ first)[0]
                 raise InputError(f"{odd!r} is not in every line", line=number, remedy="give every line the same keys")
+            how.lines.append(number)
             if "id" in keys:
                 ids.append(str(record["id"]))
             if kind is None:
-                outcomes.append((_number(record["confidence"], number), _number(record["correct"], number)))
+                right = record["correct"]
+                right = int(right) if isinstance(right, bool) else right
+                outcomes.append((_number(record["confidence"], number), _number(right, number)))
                 continue
+            if not isinstance(record["label"], (str, int)):
+                raise InputError(
+                    f"label {record['label']!r} is neither a name nor an index", line=number, remedy="mend the line"
+                )
             labels.append(record["label"])
             scores.append(_vector(record[kind], classes, number))
             if "label_probs" in keys:
@@ -276,22 +314,23 @@ def _from_jsonl(path: Path, unit: Unit | None) -> Predictions:
                     remedy="give one value per class",
                 )
     named: dict[str, Any] = {"ids": np.array(ids)} if ids else {}
+    if not how.lines:
+        raise InputError("there are no rows", remedy="write the predictions again")
     if kind is None:
         return Predictions.from_confidences(*np.array(outcomes).T, **named)
     if votes:
         named["label_probs"] = _table(votes, "label_probs")
     texts = [isinstance(label, str) for label in labels]
     if any(texts) and not all(texts):
-        raise InputError(
-            "labels are partly names and partly numbers", line=texts.index(not texts[0]) + 1, remedy="use one form"
-        )
-    return _build(kind, _table(scores, kind), np.array(labels), classes=classes, **named)
+        raise InputError("labels are partly names and partly numbers", row=texts.index(not texts[0]), remedy="use one form")
+    return _build(kind, _table(scores, kind), np.array(labels), how, classes=classes, **named)
 
 
 class _Layout:
     """Which column of a table is what."""
 
-    def __init__(self, header: Sequence[str], unit: Unit | None):
+    def __init__(self, header: Sequence[str], how: _How):
+        unit, self.how = how.unit, how
         self.header = list(header)
         if not any(h.strip() for h in self.header):
             raise InputError("there is no header", line=1, remedy="name the columns in the first line")
@@ -349,12 +388,13 @@ class _Layout:
             return Predictions.from_confidences(*whole["scores"].T, **named)
         if "votes" in whole:
             named["label_probs"] = whole["votes"]
-        return _build(self.kind, whole["scores"], whole["label"], classes=self.classes, **named)
+        return _build(self.kind, whole["scores"], whole["label"], self.how, classes=self.classes, **named)
 
 
-def _build(kind: Unit, scores: NDArray[Any], labels: NDArray[Any], **named: Any) -> Predictions:
-    make = Predictions.from_logits if kind == "logits" else Predictions.from_probs
-    return make(scores, labels, **named)
+def _build(kind: Unit, scores: NDArray[Any], labels: NDArray[Any], how: _How, **named: Any) -> Predictions:
+    if kind == "logits":
+        return Predictions.from_logits(scores, labels, **named)
+    return Predictions.from_probs(scores, labels, tolerance=how.tolerance, **named)
 
 
 def _one_unit(found: list[Unit], unit: Unit | None) -> Unit:
@@ -387,7 +427,7 @@ def _as_outcome(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _number(value: Any, line: int) -> float:
-    if not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{value!r} is not a number", line=line, remedy="give a number")
     return float(value)
 

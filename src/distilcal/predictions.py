@@ -21,6 +21,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 ROW_SUM_TOLERANCE = 1e-3  # probabilities printed with few digits pass, percentages and logits do not
+LARGEST_LOGIT = 1e150  # beyond, the difference of two logits may overflow
 BLOCK_ENTRIES = 1 << 16  # softmax works on blocks of rows that stay in the processor's cache
 
 
@@ -57,16 +58,20 @@ class Predictions:
             raise InputError("there are no rows", remedy="give at least one prediction")
         if k < 2:
             raise InputError("there is only one class", remedy="give one column per class; a binary classifier has two")
-        if self.given_probs is None and not np.isfinite(logits).all():
-            row = _first(~np.isfinite(logits).all(axis=1))
+        if self.given_probs is None and not (float(logits.min()) >= -LARGEST_LOGIT and float(logits.max()) <= LARGEST_LOGIT):
+            fine = np.abs(logits.astype(np.float64)) <= LARGEST_LOGIT  # false for NaN
+            row = _first(~fine.all(axis=1))
             raise InputError(
-                f"a logit is {logits[row][~np.isfinite(logits[row])][0]}",
+                f"a logit is {logits[row][~fine[row]][0]:g}",
                 row=row,
-                remedy="give finite logits; a class that cannot happen has probability 0: use from_probs",
+                remedy="give finite logits, or probabilities where a class cannot happen",
             )
         classes = tuple(str(c) for c in self.classes) or tuple(str(c) for c in range(k))
         if len(classes) != k:
             raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
+        for c in classes:
+            if not c.strip() or c.encode("utf-8", "replace").decode() != c:
+                raise InputError(f"{c!r} is no name for a class", remedy="give every class a name in readable text")
         if len(set(classes)) != k:
             repeated = next(c for c in classes if classes.count(c) > 1)
             raise InputError(f"class name {repeated!r} stands twice", remedy="give every class a name of its own")
@@ -118,8 +123,10 @@ class Predictions:
         >>> Predictions.from_confidences([0.9, 0.4], [True, False]).confidence.tolist()
         [0.9, 0.4]
         """
-        r = np.asarray(confidence, dtype=np.float64).ravel()
-        right = np.asarray(correct).ravel()
+        r, right = np.asarray(confidence).ravel(), np.asarray(correct).ravel()
+        if len(r) and (r.dtype.kind not in "fiu" or right.dtype.kind not in "fiub"):
+            raise InputError("confidences and outcomes are not all numbers", remedy="give fractions, and 1 or 0")
+        r = r.astype(np.float64)
         if len(r) == 0:
             raise InputError("there are no rows", remedy="give at least one prediction")
         if len(r) != len(right):
@@ -127,14 +134,14 @@ class Predictions:
         bad = ~((r >= 0.001) & (r <= 1.0))
         if bad.any():
             raise InputError(
-                f"confidence {r[_first(bad)]} is not in [0.001, 1]",
+                f"confidence {r[_first(bad)]:g} is not in [0.001, 1]",
                 row=_first(bad),
                 remedy="give the probability of the predicted class, as a fraction",
             )
         bad = (right != 0) & (right != 1)
         if bad.any():
             raise InputError(
-                f"outcome {right[_first(bad)]!r} is neither 0 nor 1", row=_first(bad), remedy="give 1 for right, 0 for wrong"
+                f"outcome {right[_first(bad)]:g} is neither 0 nor 1", row=_first(bad), remedy="give 1 for right, 0 for wrong"
             )
         others = 1 if r.min() >= 0.5 else int(np.ceil((1 - r.min()) / r.min())) + 1
         probs = np.empty((len(r), others + 1))
@@ -424,14 +431,18 @@ def _matrix(values: ArrayLike, what: str) -> NDArray[Any]:
             f"the rows of the {what} have different lengths", remedy="give one value per class in every row"
         ) from None
     if matrix.ndim != 2:
-        raise InputError(f"{what} of shape {matrix.shape} are not a table of rows × classes")
+        raise InputError(f"{what} of shape {matrix.shape} are not a table of rows × classes", remedy="give two dimensions")
     if matrix.dtype.kind not in "fiu":
-        raise InputError(f"{what} of type {matrix.dtype} are not numbers")
+        raise InputError(f"{what} of type {matrix.dtype} are not numbers", remedy="give real numbers")
     return matrix
 
 
 def _distributions(values: ArrayLike, tolerance: float, what: str) -> FloatArray:
     matrix = _matrix(values, what).astype(np.float64)
+    if matrix.shape[1] < 2:
+        raise InputError("there is only one class", remedy="give one column per class; a binary classifier has two")
+    if np.isnan(matrix).any():
+        raise InputError("nan is not a probability", row=_first(np.isnan(matrix).any(axis=1)), remedy="mend or drop the row")
     bad = ~((matrix >= 0) & (matrix <= 1 + tolerance)).all(axis=1)
     if bad.any():
         row = _first(bad)
@@ -483,10 +494,15 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
         raise InputError(f"{labels.size} labels for {n} rows", remedy="give one label per row")
     if labels.dtype.kind in "USO":
         return labels_from_text(labels.astype(str), classes)
-    if labels.dtype.kind == "f" and (labels == np.floor(labels)).all():
+    if labels.dtype.kind == "f":
+        odd = ~(np.abs(labels) < 2**53) | (labels != np.floor(labels))
+        if odd.any():
+            raise InputError(
+                f"label {labels[_first(odd)]:g} is no index", row=_first(odd), remedy="give class names or indices"
+            )
         labels = labels.astype(np.int64)
     if labels.dtype.kind not in "iub":
-        raise InputError(f"labels of type {labels.dtype} are neither class names nor indices")
+        raise InputError(f"labels of type {labels.dtype} are neither class names nor indices", remedy="give one of them")
     bad = (labels < 0) | (labels >= len(classes))
     if bad.any():
         raise InputError(

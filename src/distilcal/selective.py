@@ -14,7 +14,7 @@ from distilcal.errors import InputError
 from distilcal.metrics.evaluation import binomial_interval
 from distilcal.predictions import FloatArray, IntArray, Predictions
 
-STARTS = 10  # places from which the search for a threshold sets out
+STARTS = 10  # numbers of accepted rows from which the search for a threshold sets out
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,16 @@ class Threshold:
     @property
     def reached(self) -> bool:
         return self.confidence is not None
+
+
+def in_percent(share: float) -> str:
+    """A share that somebody chose, with the digits that it was given: 95%, 99.9%."""
+    return f"{share * 100:.10g}%"
+
+
+def counted(rows: int) -> str:
+    """``1 row``, ``2,000 rows``."""
+    return f"{rows:,} row{'' if rows == 1 else 's'}"
 
 
 def risk_coverage(predictions: Predictions) -> RiskCoverage:
@@ -98,9 +108,10 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
     """The lowest confidence above which predictions are at least ``accuracy`` accurate, with probability ``confidence``.
 
     The promise is about new rows from the same source. Each candidate is tested with the exact binomial (Clopper–Pearson)
-    bound; that many are tried is paid for: the search sets out from ``STARTS`` coverages, each with its share of the error
-    probability, and from each goes on to larger coverage as long as the test passes (fixed-sequence testing, Angelopoulos
-    et al. 2021). Choose it on dev, use it on test: chosen on the rows it is reported for, it would flatter itself.
+    bound; that many are tried is paid for: the search sets out from ``STARTS`` numbers of accepted rows, in equal ratios
+    from the fewest that could pass to all, each with its share of the error probability, and from each goes on to more rows
+    as long as the test passes (fixed-sequence testing, Angelopoulos et al. 2021). Choose it on dev, use it on test: chosen
+    on the rows it is reported for, it would flatter itself.
 
     >>> rng = np.random.default_rng(0)
     >>> sure = rng.uniform(0.5, 1.0, 4000)
@@ -119,7 +130,8 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
     share = (1 - confidence) / STARTS
     # The bound reaches `accuracy` exactly when so many right by chance, P(Bin(n, accuracy) ≥ right), is at most `share`.
     passes = (right > 0) & (betainc(np.maximum(right, 1), curve.accepted - right + 1, accuracy) <= share)
-    starts = np.searchsorted(curve.coverage, np.arange(1, STARTS + 1) / STARTS - 1e-12)
+    fewest = int(np.ceil(np.log(share) / np.log(accuracy)))  # all of so many must be right
+    starts = np.searchsorted(curve.accepted, np.geomspace(min(fewest, n), n, STARTS) - 1e-9).clip(max=len(passes) - 1)
     first_failure_after = np.append(np.flatnonzero(~passes), len(passes))
     ends = first_failure_after[np.searchsorted(first_failure_after, starts)]
     reached = ends > starts
@@ -130,7 +142,7 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
         coverage = float(curve.coverage[at])
         message = (
             f"accept above {curve.confidence[at]:.3f}: {coverage:.1%} of predictions, {1 - curve.risk[at]:.1%} of them right "
-            f"here, at least {accuracy:.0%} with {confidence:.0%} confidence; {1 - coverage:.1%} go to a human"
+            f"here, at least {in_percent(accuracy)} with {in_percent(confidence)} confidence; {1 - coverage:.1%} go to a human"
         )
         return Threshold(
             float(curve.confidence[at]),
@@ -144,13 +156,15 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
         )
     low, _ = binomial_interval(right[starts], curve.accepted[starts].astype(np.float64), level)
     best = int(np.argmax(low))
-    needed = int(np.ceil(np.log(share) / np.log(accuracy)))
-    message = f"no confidence gives {accuracy:.0%} accuracy with {confidence:.0%} confidence on these {n:,} rows: "
-    if n < needed:
-        message += f"even without a mistake that takes {needed:,} accepted rows; all go to a human"
+    message = (
+        f"no threshold can promise {in_percent(accuracy)} accuracy with {in_percent(confidence)} confidence "
+        f"on the {counted(n)} of {predictions.name}: "
+    )
+    if n < fewest:
+        message += f"even without a mistake that takes {fewest:,} accepted rows; all go to a human"
     else:
         message += (
-            f"the best that can be promised is {low[best]:.1%}, on the most confident {curve.coverage[starts[best]]:.0%}; "
+            f"the best that can be promised is {low[best]:.1%}, on the most confident {curve.coverage[starts[best]]:.1%}; "
             "all go to a human"
         )
     return Threshold(None, float("nan"), float(low[best]), 0.0, 1.0, accuracy, confidence, message)

@@ -181,7 +181,7 @@ def _minimise(objective: Objective, start: FloatArray, predictions: Predictions)
 def _descend(objective: Objective, start: FloatArray, *, steps: int, flat: float) -> tuple[FloatArray, int]:
     from scipy.optimize import minimize
 
-    options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 30, "ftol": 0.0, "gtol": flat}
+    options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 30, "ftol": 1e-13, "gtol": flat}
     result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     return np.asarray(result.x), int(result.nit)
 

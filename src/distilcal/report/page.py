@@ -17,10 +17,12 @@ from distilcal import __version__
 from distilcal.assess import Assessment, Check, SetReport
 from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
 from distilcal.report.terminal import SHIFT_METRICS, p_text
-from distilcal.report.words import next_steps, reading
+from distilcal.report.words import FEW_ROWS, next_steps, reading
+from distilcal.selective import in_percent
 
 MOST_CLASSES = 200
 CURVE_POINTS = 240
+TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # steps of the risk axis
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def render(assessment: Assessment) -> str:
     environment.filters["number"] = _number
     environment.filters["percent"] = _percent
     environment.filters["p_text"] = p_text
+    environment.filters["in_percent"] = in_percent
     a = assessment
     sets = [_titled(a.test, a.calibrated, "in domain"), *(_titled(x, y, "out of domain") for x, y in a.ood)]
     worst = sorted(a.test.classes, key=lambda row: -row.error)
@@ -83,7 +86,9 @@ def render(assessment: Assessment) -> str:
         classes=worst[:MOST_CLASSES],
         left_out=len(worst) - len(worst[:MOST_CLASSES]),
         errors=CALIBRATION_ERRORS,
-        checks=[c for c in a.checks if not math.isnan(c.accuracy)],
+        checks=a.checks,
+        few=FEW_ROWS,
+        calibrated_errors={} if a.calibrated is None else {row.name: row.error for row in a.calibrated.classes},
         check_at_home=_check_at_home(a),
         version=__version__,
     )
@@ -160,21 +165,24 @@ def _risk_chart(a: Assessment) -> dict[str, Any]:
     def place(coverage: float, risk: float) -> str:
         return f"{CHART.x(coverage)},{CHART.y(min(risk / top, 1.0))}"
 
-    line = " ".join(place(float(curve.coverage[i]), float(curve.risk[i])) for i in keep)
-    best = " ".join(place(c, max(0.0, (c * n - (n - mistakes)) / (c * n))) for c in np.linspace(1 / n, 1, 80))
+    # From the left edge: the first point alone, of many equal confidences, would be no line.
+    line = " ".join([place(0.0, float(curve.risk[0])), *(place(float(curve.coverage[i]), float(curve.risk[i])) for i in keep)])
+    accepted = np.unique(np.linspace(1, n, 80).round())
+    best = " ".join(place(float(k / n), max(0.0, (k - (n - mistakes)) / k)) for k in accepted)
     mark = None
     check = _check_at_home(a)
     if a.threshold.confidence is not None:
         coverage, right = (a.threshold.coverage, a.threshold.accuracy) if check is None else (check.coverage, check.accuracy)
         if not math.isnan(right):
             mark = {"x": CHART.x(coverage), "y": CHART.y(min((1 - right) / top, 1.0)), "coverage": coverage}
-    steps = [top * i / 4 for i in range(5)]
+    step = next(s for s in TICKS if top / s <= 5)
+    steps = np.arange(0, top + 1e-9, step)
     return {
         "line": line,
         "best": best,
         "mark": mark,
         "wanted": CHART.y(min((1 - a.threshold.wanted) / top, 1.0)),
-        "ticks": [{"y": CHART.y(s / top), "label": f"{s:.1%}"} for s in steps],
+        "ticks": [{"y": CHART.y(s / top), "label": f"{s * 100:g}%"} for s in steps.round(4)],
         "report": report,
     }
 

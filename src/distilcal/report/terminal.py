@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 
@@ -13,6 +14,7 @@ from rich.text import Text
 from distilcal.assess import Assessment, SetReport
 from distilcal.metrics import Comparison, Figure
 from distilcal.report.words import next_steps, reading
+from distilcal.selective import counted
 
 SHIFT_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "smooth_ece")
 
@@ -23,7 +25,7 @@ def show(assessment: Assessment, console: Console | None = None) -> None:
         # Piped output has no width of its own: wide enough for the definitions.
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     a = assessment
-    console.print(_metrics_table(a.test, a.calibrated))
+    console.print(_metrics_table(a.test, a.calibrated, console.width))
     console.print(Text("* larger than 95% of perfectly calibrated models would show at this number of rows", style="dim"))
     if a.ood:
         console.print(_shift_table(a))
@@ -37,19 +39,23 @@ def show(assessment: Assessment, console: Console | None = None) -> None:
         console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2), expand=False), width=width)
 
 
-def _metrics_table(before: SetReport, after: SetReport | None) -> Table:
+def _metrics_table(before: SetReport, after: SetReport | None, width: int) -> Table:
     e = before.evaluation
-    table = Table(title=Text(f"{before.name}: {e.rows:,} rows, {e.classes} classes"), title_justify="left")
-    table.add_column("metric")
+    table = Table(title=Text(f"{before.name}: {counted(e.rows)}, {e.classes} classes"), title_justify="left")
+    table.add_column("metric", no_wrap=True)
     _add_columns(table, ["value", f"{e.level:.0%} interval", "chance"])
+    # A narrow window shows fewer columns, not squeezed ones; --json and --html have all of them.
+    second_interval = after is not None and width >= 100
+    definitions = width >= (130 if after is not None else 100)
     if after is not None:
-        _add_columns(table, ["calibrated", f"{e.level:.0%} interval"])
-    table.add_column("definition", style="dim", overflow="fold")
+        _add_columns(table, ["calibrated", f"{e.level:.0%} interval"][: 1 + second_interval])
+    if definitions:
+        table.add_column("definition", style="dim", overflow="fold")
     for name, figure in e.figures.items():
         cells = [Text(name), _value(figure), Text(_span(figure)), Text("" if figure.null is None else f"{figure.null:.4f}")]
         if after is not None:
-            cells += [_value(after.evaluation[name]), Text(_span(after.evaluation[name]))]
-        table.add_row(*cells, Text(figure.definition))
+            cells += [_value(after.evaluation[name]), Text(_span(after.evaluation[name]))][: 1 + second_interval]
+        table.add_row(*cells, *([Text(figure.definition)] if definitions else []))
     return table
 
 
@@ -65,11 +71,20 @@ def _shift_table(a: Assessment) -> Table:
         if name in a.test.evaluation.figures:
             reports = [report for pair in sets for report in pair if report is not None]
             table.add_row(Text(name), *(_value(r.evaluation[name]) for r in reports))
+    if a.threshold.reached:
+        for title, values in (
+            (f"above {a.threshold.confidence:.3f}", [f"{c.coverage:.1%}" for c in a.checks]),
+            ("of those right", ["–" if math.isnan(c.accuracy) else f"{c.accuracy:.1%}" for c in a.checks]),
+        ):
+            # The threshold is for the last column of each set; without calibration the first set is where it was chosen.
+            cells = [Text(v) for v in values] if a.calibrated is not None else [Text(""), *(Text(v) for v in values)]
+            spaced = [part for cell in cells for part in ((Text(""), cell) if a.calibrated is not None else (cell,))]
+            table.add_row(Text(title), *spaced, style="bold")
     return table
 
 
 def _comparison_table(c: Comparison) -> Table:
-    table = Table(title=Text(f"{c.b} against {c.a}: {c.rows:,} shared rows"), title_justify="left")
+    table = Table(title=Text(f"{c.b} against {c.a}, both as given: {counted(c.rows)} shared"), title_justify="left")
     table.add_column("metric")
     _add_columns(table, [c.a, c.b, "difference", f"{c.level:.0%} interval", "p", "p (Holm)"])
     table.add_column("better")
