@@ -129,7 +129,7 @@ METRIC_PEERS: list[tuple[str, dict[str, Any], str, OfArrays, str]] = [
     ("ada_ece", {}, "uncertainty-calibration", kumar_equal_mass, "edges one row apart: ours are AdaECE's authors'"),
     ("ace", {}, "uncertainty-calibration", kumar_marginal, "only rows left over by bins that do not divide N move"),
     ("debiased_ece", {}, "uncertainty-calibration", lambda p, y: kumar_ece(p, y, debias=True), ""),
-    ("debiased_ece", {"norm": 2}, "uncertainty-calibration", kumar_debiased_square, "it skips a bin with one row"),
+    ("debiased_ece", {"norm": 2}, "uncertainty-calibration", kumar_debiased_square, "both leave out bins of one row"),
     ("smooth_ece", {}, "relplot", relplot_smooth, "its σ is a multiple of 1/1024, its mesh coarse"),
     ("ks", {}, "probmetrics", probmetrics_metric("KolmogorovSmirnovCalibrationMetric"),
      "for two classes only: with more it sets the probability of class 1 against the label's number"),

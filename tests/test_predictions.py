@@ -233,3 +233,8 @@ def test_small_mistakes_are_said(predictions):
     ):
         with pytest.raises(InputError):
             mistake()
+
+
+def test_names_may_be_left_out_or_none():
+    for names in ({}, {"ids": None, "classes": None, "label_probs": None}):
+        assert Predictions([[1.0, 2.0]], [1], **names).classes == ("0", "1")

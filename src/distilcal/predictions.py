@@ -43,7 +43,7 @@ class Predictions:
     logits: NDArray[Any]  # (N, K) float32 or float64; -inf only where given_probs is exactly 0
     labels: NDArray[Any]  # (N,) int64
     ids: NDArray[np.str_] | None = None  # (N,) unique
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # None or empty: "0", "1", …
     label_probs: FloatArray | None = None  # (N, K) human votes
     name: str = "predictions"
     given_probs: FloatArray | None = field(default=None, repr=False, kw_only=True)  # (N, K) as the user gave them
@@ -66,7 +66,7 @@ class Predictions:
                 row=row,
                 remedy="give finite logits, or probabilities where a class cannot happen",
             )
-        classes = tuple(str(c) for c in self.classes) or tuple(str(c) for c in range(k))
+        classes = tuple(str(c) for c in self.classes or ()) or tuple(str(c) for c in range(k))
         if len(classes) != k:
             raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
         for c in classes:
