@@ -9,8 +9,21 @@ import distilcal
 
 ROOT = Path(distilcal.__file__).parent
 # A module may import from those before it, never from those after it. Inside a package, imports are free.
-ORDER = ["errors", "losses", "predictions", "files", "metrics", "calibrate", "selective", "assess", "report", "cli", "__main__"]
-USES_TORCH = {"losses"}
+ORDER = [
+    "errors",
+    "models",
+    "losses",
+    "predictions",
+    "files",
+    "metrics",
+    "calibrate",
+    "selective",
+    "assess",
+    "report",
+    "cli",
+    "__main__",
+]
+USES_TORCH = {"models", "losses"}
 # Predictions.load and .save open files when they are called; nothing else looks ahead.
 LOOKS_AHEAD = {("predictions", "files")}
 
