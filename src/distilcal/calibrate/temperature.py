@@ -188,7 +188,7 @@ def _newton(problem: _TemperatureProblem, at: float, lowest: float, highest: flo
     """Newton's method on log T from ``at``, inside a bracket that shrinks; where it ends, and dNLL/d log T there."""
     low, high = lowest - 1e-12, highest + 1e-12  # open: a bound may be tried itself
     slope = 0.0
-    for _ in range(100):
+    for _ in range(8 if rough else 100):  # single precision may never settle; it only has to come near
         nll, slope, curvature = problem.derivatives(float(np.exp(at)), rough=rough)
         if (at == highest and slope < 0) or (at == lowest and slope > 0):
             break
