@@ -29,8 +29,39 @@ def test_overlap_is_found_by_content_in_any_order():
     assert "25.0% of the rows of test are in dev too" in words(test, mixed)
     with pytest.raises(InputError, match="100% of the rows"):
         assess(test, test.select(np.random.default_rng(0).permutation(200)).rename("dev"), intervals=20)
-    rounded = Predictions.from_probs(np.round(test.probs, 0) @ np.eye(4) * 0 + [[0.5, 0.5, 0, 0]], test.labels)
-    assert shared_rows(rounded, rounded) == 0  # equal rows prove nothing
+    single = Predictions.from_logits(test.logits.astype(np.float32), test.labels)
+    assert shared_rows(test, single) > 0.95
+    assert shared_rows(test, Predictions.from_probs(test.probs, test.labels)) > 0.95
+
+
+def test_rounded_predictions_are_no_proof_of_overlap():
+    rng = np.random.default_rng(0)
+    for rows, classes in ((100, 2), (10, 2), (1000, 3)):
+        sets = []
+        for size in (rows, 300):
+            probs = np.round(rng.dirichlet(np.ones(classes), size), 2)
+            probs[:, 0] = 1 - probs[:, 1:].sum(axis=1)
+            sets.append(Predictions.from_probs(np.abs(probs), rng.integers(0, classes, size)))
+        assert shared_rows(*sets) == 0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_reading_and_next_steps_never_contradict_each_other(seed):
+    rng = np.random.default_rng(seed)
+    scale = 10 ** rng.uniform(-0.7, 0.7, 3)
+    sizes = rng.integers(2, 400, 3)
+    dev, test, away = (
+        calibrated(int(n), seed * 3 + i, scale=s, name=f"set{i}") for i, (n, s) in enumerate(zip(sizes, scale, strict=True))
+    )
+    method = ["temperature", "vector", "isotonic", "histogram"][seed % 4]
+    found = assess(test, dev, test if seed % 2 else None, [away], method=method, intervals=20)
+    said, steps = " ".join(reading(found)), " ".join(next_steps(found))
+    for odd in ("nan", "None", " inf", " 1 rows"):
+        assert odd not in said + steps
+    assert ("makes it worse" in said or "does not help" in said) == ("Do not use this calibration" in steps)
+    assert ("fixes" in said) == ("keep the fit" in steps.lower())
+    if not found.threshold.reached:
+        assert "Do not use the threshold" not in steps
 
 
 def test_reading_of_over_under_and_well_calibrated_models():

@@ -263,3 +263,12 @@ def test_an_error_within_chance_does_not_exclude_zero():
 def test_votes_are_scored_from_the_logits():
     p = Predictions.from_logits([[1e4, -1e4]], [0], label_probs=[[0.5, 0.5]])
     assert evaluate(p, ["human_cross_entropy"], None)["human_cross_entropy"].value == 1e4
+
+
+def test_own_functions_keep_their_own_range(predictions):
+    own = {"accuracy": lambda p, y: 100 * float((p.argmax(1) == y).mean()), "ece": lambda p, y: -float(p.max())}
+    found = evaluate(predictions, own, intervals=60)
+    assert found["accuracy"].low < found["accuracy"].value < found["accuracy"].high <= 100
+    assert found["ece"].low <= found["ece"].value < 0
+    assert found["ece"].null is None
+    assert compare(predictions, predictions, own, intervals=20)["accuracy"].better is None

@@ -4,6 +4,7 @@ import csv
 import json
 import pickle
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -270,3 +271,31 @@ def test_formats_are_what_they_say(tmp_path):
         assert next(csv.reader(file)) == ["id", "label", *(f"prob_{c}" for c in p.classes)]
     first = json.loads((tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert set(first) == {"id", "label", "probs"}
+
+
+def test_numbers_may_be_names_in_every_text_format(tmp_path):
+    rows = [(1, 0.9, 0.05, 0.05), (2, 0.1, 0.8, 0.1), (1, 0.7, 0.2, 0.1)]
+    lines = "\n".join(",".join(map(str, row)) for row in rows)
+    write(tmp_path / "x.csv", f"label,prob_1,prob_2,prob_3\n{lines}\n")
+    records = [{"label": row[0], "probs": dict(zip("123", row[1:], strict=True))} for row in rows]
+    write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, records)))
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = ("label", "prob_1", "prob_2", "prob_3")
+    parquet.write_table(pyarrow.table(dict(zip(names, zip(*rows, strict=True), strict=True))), tmp_path / "x.parquet")
+    for suffix in ("csv", "jsonl", "parquet"):
+        assert read_predictions(tmp_path / f"x.{suffix}").correct.all(), suffix
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_damaged_bytes_give_predictions_or_one_clear_error(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    example("probs").save(path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            data[rng.integers(0, len(data))] = rng.integers(0, 256)
+        path.write_bytes(bytes(data))
+        with suppress(InputError):  # anything else fails the test
+            read_predictions(path)

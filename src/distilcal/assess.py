@@ -22,6 +22,7 @@ from distilcal.metrics.rows import Closed, Rows
 from distilcal.predictions import IntArray, Predictions
 from distilcal.selective import RiskCoverage, Threshold, aurc, excess_aurc, risk_coverage, threshold
 
+TELLING = 0.98  # share of distinct rows from which an equal row in another set is no accident
 RESAMPLED_ENTRIES = 1_000_000_000  # rows × classes × resamples that take some twenty seconds
 
 
@@ -207,19 +208,22 @@ def _same_classes(predictions: Predictions, test: Predictions) -> Predictions:
 
 
 def shared_rows(test: Predictions, other: Predictions) -> float:
-    """Share of the rows of ``test`` that stand in ``other`` too, with the same scores and label.
+    """Share of the rows of ``test`` that stand in ``other`` too, with the same probabilities and label.
 
-    Rows that occur more than once within a set (rounded or certain predictions do) prove nothing and are left out.
+    Log-probabilities are compared to three decimals, so that the same predictions in another precision or unit are found.
+    Where predictions repeat within a set (rounded or certain ones do), equal rows prove nothing and the answer is 0.
     """
 
     def keys(predictions: Predictions) -> NDArray[Any]:
-        table = np.column_stack([predictions.logits.astype(np.float64), predictions.labels])
-        rows = np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
-        distinct, count = np.unique(rows, return_counts=True)
-        single: NDArray[Any] = distinct[count == 1]
-        return single
+        with np.errstate(divide="ignore"):
+            log_probs = np.maximum(np.log(predictions.probs), -999.0).round(3) + 0.0  # no -0
+        table = np.column_stack([log_probs, predictions.labels])
+        return np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
 
-    return len(np.intersect1d(keys(test), keys(other), assume_unique=True)) / len(test)
+    ours, theirs = keys(test), keys(other)
+    if any(len(np.unique(rows)) < TELLING * len(rows) for rows in (ours, theirs)):
+        return 0.0
+    return len(np.intersect1d(ours, theirs)) / len(test)
 
 
 def _class_rows(predictions: Predictions, bins: int, closed: Closed) -> Iterable[ClassRow]:

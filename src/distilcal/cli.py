@@ -27,6 +27,8 @@ class Commands(click.Group):
     """Every mistake is one line on standard error and exit code 2; an interrupted run exits with 130."""
 
     def main(self, *args: Any, **settings: Any) -> Any:
+        if sys.stdout is None:  # closed by the caller
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" in its place

@@ -42,6 +42,8 @@ def read_predictions(
     path = Path(path)
     if unit not in (None, "logits", "probs"):
         raise InputError(f"unit {unit!r} is neither 'logits' nor 'probs'")
+    if not 0 <= tolerance <= 0.1:
+        raise InputError(f"tolerance {tolerance} is not between 0 and 0.1")
     if not path.exists():
         raise InputError("there is no such file", source=str(path), remedy="check the path")
     if path.is_dir():
@@ -75,7 +77,9 @@ def read_predictions(
         raise
     except UnicodeDecodeError as error:
         raise InputError(f"byte {error.start} is not UTF-8", source=str(path), remedy="save the file as UTF-8") from None
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:
         # What no check above foresaw is still the file's fault, not the user's to read a traceback of.
         what = str(getattr(error, "strerror", None) or error).split("\n")[0]
         raise InputError(f"cannot be read: {what}", source=str(path), remedy="check the file") from None
@@ -136,7 +140,10 @@ def check_output(path: Path) -> None:
     """Refuse to write where no file can be, or where something else than a file would be replaced."""
     if path.exists() and not path.is_file():
         raise InputError("this is a folder or a device, not a file", source=str(path), remedy="give the name of a file")
-    folder = path.resolve().parent
+    try:
+        folder = path.resolve().parent
+    except RuntimeError:
+        raise InputError("this link leads in a circle", source=str(path), remedy="give the name of a file") from None
     if not folder.is_dir():
         raise InputError(f"the folder {str(folder)!r} does not exist", source=str(path), remedy="make it first")
     if not os.access(folder, os.W_OK):
@@ -164,7 +171,7 @@ def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
                 raise zipfile.BadZipFile
             file.seek(0)
             yield np.load(file, allow_pickle=False)
-    except (zipfile.BadZipFile, EOFError, KeyError, OSError) as error:
+    except (zipfile.BadZipFile, EOFError, KeyError, OSError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise InputError("the file is damaged or cut off", source=str(path), remedy="write it again") from None
@@ -293,13 +300,15 @@ def _from_jsonl(path: Path, how: _How) -> Predictions:
                 raise InputError(f"{odd!r} is not in every line", line=number, remedy="give every line the same keys")
             how.lines.append(number)
             if "id" in keys:
+                if not isinstance(record["id"], (str, int)):
+                    raise InputError(f"id {record['id']!r} is neither text nor a number", line=number, remedy="mend the line")
                 ids.append(str(record["id"]))
             if kind is None:
                 right = record["correct"]
                 right = int(right) if isinstance(right, bool) else right
                 outcomes.append((_number(record["confidence"], number), _number(right, number)))
                 continue
-            if not isinstance(record["label"], (str, int)):
+            if isinstance(record["label"], bool) or not isinstance(record["label"], (str, int)):
                 raise InputError(
                     f"label {record['label']!r} is neither a name nor an index", line=number, remedy="mend the line"
                 )
@@ -323,7 +332,7 @@ def _from_jsonl(path: Path, how: _How) -> Predictions:
     texts = [isinstance(label, str) for label in labels]
     if any(texts) and not all(texts):
         raise InputError("labels are partly names and partly numbers", row=texts.index(not texts[0]), remedy="use one form")
-    return _build(kind, _table(scores, kind), np.array(labels), how, classes=classes, **named)
+    return _build(kind, _table(scores, kind), np.array(labels).astype(str), how, classes=classes, **named)
 
 
 class _Layout:
@@ -373,7 +382,8 @@ class _Layout:
         """Append the rows of one chunk, which begins at row ``start``."""
         for name in ("id", "label"):
             if name in self.single:
-                parts.setdefault(name, []).append(np.asarray(columns[self.single[name]]))
+                # As text: a label that is a number may be the name of a class.
+                parts.setdefault(name, []).append(np.asarray(columns[self.single[name]]).astype(str))
         for name, places in (("scores", self.scores), ("votes", self.votes)):
             if places:
                 numbers = [_numbers(columns[i], self.header[i], start) for i in places]

@@ -100,7 +100,7 @@ def folds_of(predictions: Predictions, folds: int, seed: int) -> IntArray:
     """A fold for every row, stratified by label and by how hard the row is, whatever the order of the rows."""
     n = len(predictions)
     if n < 2 or folds < 2:
-        raise InputError(f"{n} rows in {folds} folds cannot be cross-validated", remedy="give at least two of both")
+        raise InputError(f"too few to cross-validate: rows {n}, folds {folds}", remedy="give at least two of both")
     folds = min(folds, n)
     order = np.lexsort((predictions.row_nll, predictions.labels))
     # Every run of neighbours in that order goes to different folds, which one to which is drawn.

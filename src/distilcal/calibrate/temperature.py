@@ -175,8 +175,9 @@ def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]
             bounds[1],
             abs(slope),
             (
-                f"stopped at the upper bound T = {bounds[1]:.3g}: the logits say nothing about these labels, or the "
-                "contrary; check that labels and classes match"
+                f"stopped at the upper bound T = {bounds[1]:.3g}: the optimum lies above it"
+                + ("; the logits say nothing about these labels, or the contrary" if bounds[1] >= FAR else "")
+                + "; check that labels and classes match"
             ),
         )
     if at == lowest and slope > 0:
@@ -199,7 +200,7 @@ def _newton(problem: _TemperatureProblem, at: float, lowest: float, highest: flo
         aim = at - slope / curvature if curvature > 0 else (np.inf if slope < 0 else -np.inf)
         # Each step squares the distance: when a step gains so little, the next would gain less than rounding.
         gain = slope * slope / curvature / 2 if curvature > 0 else np.inf
-        if gain < (1e-9 if rough else 1e-13) * nll and low < aim < high:
+        if gain < (1e-9 if rough else 1e-13) * nll and low < aim < high and abs(aim - at) < 0.1:
             at = float(aim)
             if not rough:
                 problem.remember(float(np.exp(at)), nll - gain)
@@ -212,8 +213,8 @@ def _newton(problem: _TemperatureProblem, at: float, lowest: float, highest: flo
 
 
 def _grid_points(first: float, last: float, step: float) -> list[float]:
-    if not (0 < first <= last and step > 0):
-        raise InputError(f"grid ({first}, {last}, {step}) is not (first, last, step) with 0 < first ≤ last and step > 0")
+    if not (1e-9 < first <= last < np.inf and step > 0):
+        raise InputError(f"grid ({first}, {last}, {step}) is not (first, last, step) with 1e-9 < first ≤ last and step > 0")
     # Rounded, so that the 198th point of (0.01, 5, 0.01) is 1.98 and not 1.9800000000000002.
     return [round(first + i * step, 10) for i in range(int(round((last - first) / step, 9)) + 1)]
 

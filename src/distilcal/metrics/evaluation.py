@@ -161,7 +161,7 @@ def evaluate(
     nulls: dict[str, FloatArray] = {}
     if intervals is not None:
         _check_resampling(intervals, level)
-        tested = {name: chosen[name] for name in chosen if name in CALIBRATION_ERRORS}
+        tested = {name: how for name, how in chosen.items() if name in CALIBRATION_ERRORS and how[2] != OWN}
         work = intervals + (NULL_DRAWS if tested else 0)
 
         def report(done: int) -> None:
@@ -174,7 +174,10 @@ def evaluate(
             for name, scores in _score(rows.resampled(weights), chosen).items():
                 replicates[name].append(scores)
             report(done := done + len(weights))
-        spans = {name: _interval(name, values[name], np.concatenate(r), level) for name, r in replicates.items()}
+        spans = {
+            name: _interval("" if chosen[name][2] == OWN else name, values[name], np.concatenate(r), level)
+            for name, r in replicates.items()
+        }
         draws_of: dict[str, list[FloatArray]] = {name: [] for name in tested}
         for draws in _calibrated_labels(rows, NULL_DRAWS, seed) if tested else ():
             for name, scores in _score(rows.relabelled(draws), tested).items():
@@ -245,7 +248,8 @@ def compare(
     holm = dict(zip(raw, _holm([p for _, _, _, p in raw.values()]), strict=True))
     differences = {}
     for name, (difference, low, high, p_value) in raw.items():
-        direction = 0 if name in NO_DIRECTION else 1 if name in HIGHER_IS_BETTER else -1
+        unknown = name in NO_DIRECTION or chosen[name][2] == OWN
+        direction = 0 if unknown else 1 if name in HIGHER_IS_BETTER else -1
         sure = holm[name] < 1 - level
         better = ("b" if difference * direction > 0 else "a") if sure and direction else None
         value_a, value_b = values[name]
@@ -282,6 +286,7 @@ def binomial_interval(hits: FloatArray, count: FloatArray, level: float = 0.95) 
 
 # ---- parts -------------------------------------------------------------------------------------------------------------
 
+OWN = "your own function"  # stands for a definition that we cannot give, and a direction and range that we do not know
 OnRows = Callable[[Rows], FloatArray]
 Chosen = Mapping[str, tuple[OnRows, Mapping[str, Any], str]]  # what to call, its parameters, their definition in words
 
@@ -306,7 +311,7 @@ def _choose(
     for name, how in asked.items():
         if callable(how):
             own = getattr(how, "on_rows", None) or partial(_on_copies, how)
-            chosen[name] = (own, {}, "your own function")
+            chosen[name] = (own, {}, OWN)
             continue
         if name not in known:
             near = get_close_matches(name, known, n=3)

@@ -18,7 +18,7 @@ from distilcal.assess import Assessment, Check, SetReport
 from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
 from distilcal.report.terminal import SHIFT_METRICS, p_text
 from distilcal.report.words import FEW_ROWS, next_steps, reading
-from distilcal.selective import in_percent
+from distilcal.selective import counted, in_percent
 
 MOST_CLASSES = 200
 CURVE_POINTS = 240
@@ -122,7 +122,7 @@ def _reliability_chart(report: SetReport) -> dict[str, Any]:
                 "top": COUNTS.y(count / most),
                 "wrong_top": COUNTS.y(wrong / most),
                 "bottom": COUNTS.y(0),
-                "title": f"{r.lower[i]:.3f} to {r.upper[i]:.3f}: {count:,} rows, {wrong:,} wrong",
+                "title": f"{r.lower[i]:.3f} to {r.upper[i]:.3f}: {counted(count)}, {wrong:,} wrong",
             }
         )
         if count:
@@ -135,7 +135,7 @@ def _reliability_chart(report: SetReport) -> dict[str, Any]:
                     "high": CHART.y(float(r.high[i])),
                     "radius": round(2.5 + 3.5 * math.sqrt(count / most), 2),
                     "title": f"confidence {r.confidence[i]:.3f}, accuracy {r.accuracy[i]:.3f} "
-                    f"[{r.low[i]:.3f}, {r.high[i]:.3f}], {count:,} rows",
+                    f"[{r.low[i]:.3f}, {r.high[i]:.3f}], {counted(count)}",
                 }
             )
     before, after = "(]" if r.closed == "right" else "[)"

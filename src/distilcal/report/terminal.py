@@ -19,11 +19,18 @@ from distilcal.selective import counted
 SHIFT_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "smooth_ece")
 
 
+class _Console(Console):
+    """A console that leaves a broken pipe to the command line, which ends quietly."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def show(assessment: Assessment, console: Console | None = None) -> None:
     """Print the tables, what they mean and what to do next. Text from the user's files is never read as markup."""
     if console is None:
         # Piped output has no width of its own: wide enough for the definitions.
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+        console = _Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     a = assessment
     console.print(_metrics_table(a.test, a.calibrated, console.width))
     console.print(Text("* larger than 95% of perfectly calibrated models would show at this number of rows", style="dim"))

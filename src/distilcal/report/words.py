@@ -52,26 +52,31 @@ def next_steps(a: Assessment) -> Iterator[str]:
 
 def _calibration_steps(before: SetReport, after: SetReport, calibrator: Calibrator) -> Iterator[str]:
     others = ", ".join(m for m in FITS if m != calibrator.kind)
-    if _harms(before, after):
-        yield f"Do not use this calibration; keep the predictions as they are, or try --method with one of {others}."
-    elif before.evaluation["ece"].beyond_chance:
-        if isinstance(calibrator, Temperature):
-            yield (
-                f"Divide the logits by {calibrator.value:.4g} before the softmax (of probabilities take the logarithm first), "
-                "or keep the fit with --save-calibrator."
-            )
-        else:
-            yield "Keep the fit with --save-calibrator and apply it with distilcal.calibrate.load_calibrator."
-        if after.evaluation["ece"].beyond_chance:
-            yield f"Some miscalibration is left: try --method with one of {others}."
-    else:
+    effect = _effect(before, after)
+    if effect == "nothing to fix":
         yield "There is nothing to mend that these rows could show: keep the predictions as they are."
+        return
+    if effect in ("worse", "no help"):
+        yield f"Do not use this calibration; keep the predictions as they are, or try --method with one of {others}."
+        return
+    if isinstance(calibrator, Temperature):
+        yield (
+            f"Divide the logits by {calibrator.value:.4g} before the softmax (of probabilities take the logarithm first), "
+            "or keep the fit with --save-calibrator."
+        )
+    else:
+        yield "Keep the fit with --save-calibrator and apply it with distilcal.calibrate.load_calibrator."
+    if after.evaluation["ece"].beyond_chance:
+        yield f"Some miscalibration is left: try --method with one of {others}."
 
 
-def _harms(before: SetReport, after: SetReport) -> bool:
-    """Worse NLL, or accuracy lost by more than a point."""
-    lost = before.value("accuracy") - after.value("accuracy")
-    return lost > 0.01 or not after.value("nll") <= before.value("nll")
+def _effect(before: SetReport, after: SetReport) -> str:
+    """What a calibration did. Worse is told by the Brier score: proper as NLL is, but one impossible label is not all of it."""
+    if after.value("brier") > before.value("brier") + 0.0005:
+        return "worse"
+    if before.evaluation["ece"].beyond_chance is False:
+        return "nothing to fix"
+    return "helps" if after.value("ece") <= before.value("ece") - 0.0005 else "no help"
 
 
 def _calibration_sentence(report: SetReport) -> str:
@@ -107,11 +112,12 @@ def _repair_sentence(before: SetReport, after: SetReport, calibrator: Calibrator
     if abs(change) >= 0.0005:
         moved += f", accuracy {before.value('accuracy'):.1%} → {after.value('accuracy'):.1%}"
     note = f" ({calibrator.fit.message})" if calibrator.fit.message and not calibrator.fit.converged else ""
-    if _harms(before, after):
-        return f"{name} makes it worse: {moved}, NLL {before.value('nll'):.3f} → {after.value('nll'):.3f}{note}."
-    if first.beyond_chance is False:
+    effect = _effect(before, after)
+    if effect == "worse":
+        return f"{name} makes it worse: {moved}, Brier score {before.value('brier'):.3f} → {after.value('brier'):.3f}{note}."
+    if effect == "nothing to fix":
         return f"{name} has nothing to fix that could be told from chance: {moved}{note}."
-    if last.value >= first.value:
+    if effect == "no help":
         return f"{name} does not help here: {moved}{note}."
     if last.beyond_chance is False:
         return f"{name} fixes all of it that can be told from chance: {moved}{note}."
