@@ -11,6 +11,7 @@ ROOT = Path(distilcal.__file__).parent
 # A module may import from those before it, never from those after it. Inside a package, imports are free.
 ORDER = [
     "errors",
+    "disk",
     "models",
     "losses",
     "predictions",

@@ -11,7 +11,8 @@ import pytest
 from conftest import make
 
 from distilcal import InputError, Predictions
-from distilcal.files import SUFFIXES, read_predictions, write_aside, write_predictions
+from distilcal.disk import write_aside
+from distilcal.files import SUFFIXES, read_predictions, write_predictions
 
 
 def example(kind: str) -> Predictions:

@@ -20,7 +20,7 @@ from distilcal.metrics import Comparison, Evaluation, Reliability, compare, eval
 from distilcal.metrics.evaluation import Progress
 from distilcal.metrics.rows import Closed, Rows
 from distilcal.predictions import IntArray, Predictions
-from distilcal.selective import RiskCoverage, Threshold, aurc, excess_aurc, risk_coverage, threshold
+from distilcal.selective import RiskCoverage, Threshold, area_under, excess_area, risk_coverage, threshold
 
 TELLING = 0.98  # share of distinct rows from which an equal row in another set is no accident
 RESAMPLED_ENTRIES = 1_000_000_000  # rows × classes × resamples that take some twenty seconds
@@ -161,6 +161,7 @@ def describe(
     """All that is measured on one set."""
     figures = evaluate(predictions, intervals=intervals, bins=bins, closed=closed, seed=seed, progress=progress)
     diagram = reliability(predictions, bins=bins, closed=closed)
+    curve = risk_coverage(predictions)
     right = np.rint(diagram.count * np.nan_to_num(diagram.accuracy)).astype(np.int64)
     return SetReport(
         predictions.name,
@@ -168,9 +169,9 @@ def describe(
         diagram,
         right,
         diagram.count - right,
-        risk_coverage(predictions),
-        aurc(predictions),
-        excess_aurc(predictions),
+        curve,
+        area_under(curve),
+        excess_area(curve),
         () if predictions.confidence_only else tuple(_class_rows(predictions, bins, closed)),
     )
 

@@ -116,7 +116,8 @@ def evaluate_command(
     if html is not None:
         _need_jinja()
     from distilcal.assess import assess
-    from distilcal.files import check_output, read_predictions
+    from distilcal.disk import check_output
+    from distilcal.files import read_predictions
 
     for path in outputs:
         check_output(path)

@@ -79,7 +79,12 @@ def aurc(predictions: Predictions) -> float:
     >>> round(aurc(Predictions.from_confidences([0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1])), 4)
     0.1458
     """
-    curve = risk_coverage(predictions)
+    return area_under(risk_coverage(predictions))
+
+
+def area_under(curve: RiskCoverage) -> float:
+    """The AURC of a curve that is at hand."""
+    rows = int(curve.accepted[-1])
     wrong = curve.risk * curve.accepted
     starts = np.append(0, curve.accepted[:-1])
     wrong_before = np.append(0.0, wrong[:-1])
@@ -87,9 +92,9 @@ def aurc(predictions: Predictions) -> float:
     # After j of a run's `size` rows the expected number wrong is wrong_before + j · rate: risk (a + j·r)/(s + j).
     # Σ_j (a + j·r)/(s + j) = r·size + (a - r·s)·(H(s + size) - H(s)), H the harmonic numbers.
     rate = (wrong - wrong_before) / size
-    harmonic = np.append(0.0, np.cumsum(1.0 / np.arange(1, len(predictions) + 1)))
+    harmonic = np.append(0.0, np.cumsum(1.0 / np.arange(1, rows + 1)))
     area = rate * size + (wrong_before - rate * starts) * (harmonic[curve.accepted] - harmonic[starts])
-    return float(area.sum() / len(predictions))
+    return float(area.sum() / rows)
 
 
 def excess_aurc(predictions: Predictions) -> float:
@@ -98,10 +103,15 @@ def excess_aurc(predictions: Predictions) -> float:
     >>> round(excess_aurc(Predictions.from_confidences([0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1])), 4)
     0.0833
     """
-    n = len(predictions)
-    mistakes = int((~predictions.correct).sum())
+    return excess_area(risk_coverage(predictions))
+
+
+def excess_area(curve: RiskCoverage) -> float:
+    """The excess AURC of a curve that is at hand."""
+    n = int(curve.accepted[-1])
+    mistakes = round(float(curve.risk[-1]) * n)
     best = (np.arange(1, mistakes + 1) / np.arange(n - mistakes + 1, n + 1)).sum() / n
-    return max(aurc(predictions) - float(best), 0.0)
+    return max(area_under(curve) - float(best), 0.0)
 
 
 def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: float = 0.95) -> Threshold:

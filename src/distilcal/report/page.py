@@ -47,7 +47,7 @@ COUNTS = Chart(top=288.0, height=60.0)
 
 def write_page(assessment: Assessment, path: Path) -> None:
     """Write the page, aside first and then renamed."""
-    from distilcal.files import write_aside
+    from distilcal.disk import write_aside
 
     content = render(assessment).encode()
     with write_aside(path) as file:
