@@ -12,19 +12,25 @@ ROOT = Path(distilcal.__file__).parent
 ORDER = [
     "errors",
     "disk",
-    "models",
-    "losses",
     "predictions",
     "files",
     "metrics",
     "calibrate",
     "selective",
     "assess",
+    "data",
+    "losses",
+    "models",
+    "views",
+    "store",
+    "engine",
+    "recipe",
+    "run",
     "report",
     "cli",
     "__main__",
 ]
-USES_TORCH = {"models", "losses"}
+USES_TORCH = {"losses", "models", "views", "store", "engine", "run"}
 # Predictions.load and .save open files when they are called; nothing else looks ahead.
 LOOKS_AHEAD = {("predictions", "files")}
 

@@ -1,0 +1,21 @@
+"""Data: what a model reads and what is true, from files, folders, arrays and hubs; splits that do not leak."""
+
+from distilcal.data.dataset import Choices, Dataset, Images, Role, Texts, Vectors, choices, overlap, texts
+from distilcal.data.sources import Columns, read_dataset, sheet
+from distilcal.data.tables import read_table
+
+__all__ = [
+    "Choices",
+    "Columns",
+    "Dataset",
+    "Images",
+    "Role",
+    "Texts",
+    "Vectors",
+    "choices",
+    "overlap",
+    "read_dataset",
+    "read_table",
+    "sheet",
+    "texts",
+]
