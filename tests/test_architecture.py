@@ -18,19 +18,19 @@ ORDER = [
     "calibrate",
     "selective",
     "assess",
+    "store",
     "data",
+    "recipe",
     "losses",
     "models",
     "views",
-    "store",
     "engine",
-    "recipe",
     "run",
     "report",
     "cli",
     "__main__",
 ]
-USES_TORCH = {"losses", "models", "views", "store", "engine", "run"}
+USES_TORCH = {"losses", "models", "views", "engine", "run"}
 # Predictions.load and .save open files when they are called; nothing else looks ahead.
 LOOKS_AHEAD = {("predictions", "files")}
 

@@ -135,7 +135,7 @@ class Dataset:
     >>> d = Dataset(texts(["good", "bad", "fine"]), ["pos", "neg", "pos"], classes=["neg", "pos"])
     >>> d
     Dataset('data', 3 texts, 2 classes)
-    >>> d.labels.tolist(), d.ids[0]
+    >>> d.labels.tolist(), str(d.ids[0])
     ([1, 0, 1], '8cb260423daf712f')
     """
 

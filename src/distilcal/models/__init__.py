@@ -1,6 +1,27 @@
-"""Networks that can be trained and distilled. So far those for small images, and linear ones for the theory."""
+"""Networks that can be trained and distilled: text encoders, networks for small images, heads on vectors, linear theory."""
 
 from distilcal.models.cifar import NETWORKS, Network, network, padded_resnet_state
+from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk
+from distilcal.models.feeds import Batches, outputs
 from distilcal.models.linear import exact_student, linear_kd_losses, theorem1_student
+from distilcal.models.stepwise import Output, Stepwise, fold_temperature
 
-__all__ = ["NETWORKS", "Network", "exact_student", "linear_kd_losses", "network", "padded_resnet_state", "theorem1_student"]
+__all__ = [
+    "NETWORKS",
+    "Batches",
+    "Classifier",
+    "Network",
+    "Output",
+    "Stepwise",
+    "exact_student",
+    "fold_temperature",
+    "linear_kd_losses",
+    "load_classifier",
+    "make_classifier",
+    "network",
+    "outputs",
+    "padded_resnet_state",
+    "save_classifier",
+    "shrunk",
+    "theorem1_student",
+]

@@ -1,0 +1,297 @@
+"""Recipes: what to train on what, from which teacher, as frozen dataclasses and as TOML.
+
+A field stands here once, with its default and what it means. An unknown key is an error that names its path and the near ones.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from distilcal.errors import InputError
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which examples: files, folders, ``hub:NAME/CONFIG@SPLIT`` or benchmarks of the catalogue (``benchmark:NAME``)."""
+
+    train: str = ""  # "benchmark:NAME" brings its own dev and test
+    dev: str = ""  # empty: held out of train
+    test: str = ""  # empty: held out of train
+    ood: tuple[str, ...] = ()  # other domains to test on
+    dev_fraction: float = 0.1
+    test_fraction: float = 0.2
+    limit: int = 0  # train on at most this many examples, each class in its share; 0: all
+    limit_test: int = 0  # the same for dev, test and each ood set
+    soft_labels: bool = False  # train on the raters' votes where the data have them
+    classes: tuple[str, ...] = ()  # names and order; empty: found in train
+    text: str = ""  # columns; empty: the usual names
+    pair: str = ""
+    choices: tuple[str, ...] = ()
+    label: str = "label"
+    id: str = ""
+    group: str = ""  # examples of one group are never split between train, dev and test
+    size: int = 0  # scale pictures to this side; 0: as they are
+    seed: int = 0  # of the splits
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A network: a text encoder, a network for images, or a head on vectors."""
+
+    name: str = ""  # hub name, folder, package:NAME/FOLDER; a network of docs/models.md for images; "linear" for vectors
+    start_from: str = ""  # a stage whose trained network this one starts as
+    layers: tuple[int, ...] = ()  # keep only these layers of a text encoder
+    head: Literal["auto", "new", "keep"] = "auto"
+    labels: tuple[str, ...] = ()  # what the model's outputs stand for, if it only says LABEL_0, LABEL_1, …
+    dropout: float | None = None  # None: as the model says
+    max_length: int = 256  # tokens
+    frozen: bool = False  # keep the encoder as it is, cache its features, train a head on them
+    hidden: tuple[int, ...] = ()  # widths of a perceptron in place of a linear head on vectors or frozen features
+    weights: str = ""  # .safetensors of a network for images
+    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)  # of the channels of images in [0, 1]
+    std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
+    augment: bool = True  # crop and flip images in training
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to train: one optimiser, one schedule, which epoch to keep."""
+
+    epochs: int = 3
+    batch: int = 32
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 5e-5
+    weight_decay: float = 0.01  # adamw: not on biases and norms
+    momentum: float = 0.9  # sgd
+    nesterov: bool = False  # sgd
+    schedule: Literal["none", "linear", "cosine", "steps"] = "linear"
+    warmup: float = 0.0  # share of all steps in which the rate rises from 0
+    milestones: tuple[int, ...] = ()  # steps: epochs after which the rate is multiplied by gamma
+    gamma: float = 0.1
+    clip: float = 1.0  # largest norm of the gradient; 0: none
+    accumulate: int = 1  # split each batch into so many parts: same gradient, less memory
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    choose: Literal["nll", "accuracy", "last"] = "nll"  # which epoch to keep, by dev
+    patience: int = 0  # stop after so many epochs without a better one; 0: never
+
+
+@dataclass(frozen=True)
+class TermSettings:
+    """One term of the sum that is minimised. Keys beyond these are settings of the loss."""
+
+    loss: str = "cross_entropy"
+    weight: float = 1.0
+    view: str = "plain"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """One model: trained with terms, taken as it stands (no terms), or known by its predictions only."""
+
+    model: ModelSettings = ModelSettings()
+    terms: tuple[TermSettings, ...] = ()
+    train: TrainSettings = TrainSettings()
+    teacher: str = ""  # the stage whose outputs teacher_logits and teacher_features are
+    scale_teacher: bool = False  # divide the teacher's logits by the temperature that suits dev
+    predictions: tuple[str, ...] = ()  # files of a teacher that is known by its predictions only
+    calibrate: Literal["temperature", "vector", "matrix", "dirichlet", "isotonic", "histogram", "none"] = "temperature"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Data, stages in any order, and the seed of the models."""
+
+    name: str = "run"
+    seed: int = 0
+    data: DataSettings = DataSettings()
+    stages: dict[str, StageSettings] = field(default_factory=dict)
+    accuracy: float = 0.95  # wanted among the answers that are not handed over
+
+
+def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
+    """The recipe in a TOML file, with ``key=value`` changes."""
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("there is no such file", source=str(path), remedy="make one with: distilcal example NAME") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not readable as TOML: {error}", source=str(path), remedy="mend it") from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=str(path), remedy="give a TOML file") from None
+    for change in changes:
+        _change(table, change)
+    try:
+        return checked(recipe_from(table))
+    except InputError as error:
+        error.source = error.source or str(path)
+        raise
+
+
+def recipe_from(table: Mapping[str, Any]) -> Recipe:
+    """The recipe that a table of TOML describes."""
+    made: Recipe = settings_from(Recipe, table, "")
+    return made
+
+
+def as_table(value: Any) -> Any:
+    """A recipe or a part of it as plain tables and lists; what is None is left out, since TOML has no word for it."""
+    if isinstance(value, TermSettings):
+        return {"loss": value.loss, "weight": value.weight, "view": value.view, **value.settings}
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {f.name: getattr(value, f.name) for f in fields(value)}
+        return {name: as_table(part) for name, part in named.items() if part is not None}
+    if isinstance(value, Mapping):
+        return {str(key): as_table(part) for key, part in value.items()}
+    return [as_table(part) for part in value] if isinstance(value, (tuple, list)) else value
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe with every field, as ``read_recipe`` reads it."""
+    import tomli_w
+
+    return tomli_w.dumps(as_table(recipe))
+
+
+def ordered_stages(recipe: Recipe) -> list[str]:
+    """Stage names, each after those it depends on; a missing or circular dependency is an error."""
+    done: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in above:
+            raise InputError(
+                f"stages depend on each other in a circle: {' → '.join((*above, name))}", remedy="break the circle"
+            )
+        if name in done:
+            return
+        for needed in dependencies(recipe.stages[name]):
+            if needed not in recipe.stages:
+                raise InputError(
+                    f"stages.{name} depends on {needed!r}, which is not a stage",
+                    remedy=f"the stages are {', '.join(recipe.stages)}",
+                )
+            visit(needed, (*above, name))
+        done.append(name)
+
+    for name in recipe.stages:
+        visit(name, ())
+    return done
+
+
+def dependencies(stage: StageSettings) -> list[str]:
+    """The stages that must be there before this one."""
+    return [name for name in (stage.teacher, stage.model.start_from) if name]
+
+
+def checked(recipe: Recipe) -> Recipe:
+    """The recipe, if it can be carried out as far as words tell."""
+    if not recipe.stages:
+        raise InputError("there are no stages", remedy="add [stages.student] with a model and terms")
+    if not recipe.data.train:
+        raise InputError("data.train is empty", remedy="name the training data")
+    if not recipe.name or Path(recipe.name).name != recipe.name:
+        raise InputError(f"name {recipe.name!r} is no name for a folder", remedy="use letters, digits and dashes")
+    for name, stage in recipe.stages.items():
+        if Path(name).name != name:
+            raise InputError(f"{name!r} is no name for a stage", remedy="use letters, digits and dashes")
+        if stage.predictions and (stage.terms or stage.model.name or stage.model.start_from):
+            raise InputError(f"stages.{name} has predictions and a model", remedy="give one of them")
+        if not stage.predictions and bool(stage.model.name) == bool(stage.model.start_from):
+            raise InputError(f"stages.{name}.model needs a name, or start_from and not both", remedy="name the network")
+        _check_train(stage.train, f"stages.{name}.train")
+        taught = [t.loss for t in stage.terms if t.loss in ("kd", "rkd", "crd")]
+        if taught and not stage.teacher:
+            raise InputError(f"stages.{name} has the term {taught[0]!r} but no teacher", remedy='add teacher = "STAGE"')
+    for key in ("dev_fraction", "test_fraction"):
+        if not 0 < getattr(recipe.data, key) < 1:
+            raise InputError(f"data.{key} = {getattr(recipe.data, key)} is not between 0 and 1")
+    ordered_stages(recipe)
+    return recipe
+
+
+def _check_train(train: TrainSettings, path: str) -> None:
+    for key in ("epochs", "batch", "accumulate"):
+        if getattr(train, key) < 1:
+            raise InputError(f"{path}.{key} = {getattr(train, key)} is not at least 1")
+    if train.batch % train.accumulate:
+        raise InputError(f"{path}.batch = {train.batch} cannot be split into {train.accumulate} equal parts")
+    if not train.lr > 0 or not 0 <= train.warmup < 1 or train.clip < 0 or train.patience < 0:
+        raise InputError(f"{path}: lr must be above 0, warmup in [0, 1), clip and patience not negative")
+    if train.schedule == "steps" and not train.milestones:
+        raise InputError(f"{path}.schedule = 'steps' needs milestones", remedy="give the epochs, as milestones = [80, 120]")
+
+
+# ---- tables to dataclasses ---------------------------------------------------------------------------------------------
+
+
+def settings_from(kind: Any, table: Any, path: str = "") -> Any:
+    """A dataclass of settings from a table; ``path`` is where the table stands, for errors."""
+    if not isinstance(table, Mapping):
+        raise InputError(f"{path or 'the recipe'} is {table!r}, not a table", remedy="write it as [table] with keys")
+    hints = get_type_hints(kind)
+    names = [f.name for f in fields(kind)]
+    values: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in table.items():
+        here = f"{path}.{key}" if path else str(key)
+        if key in names and not (kind is TermSettings and key == "settings"):
+            values[key] = _value(hints[key], value, here)
+        elif kind is TermSettings:
+            rest[key] = value
+        else:
+            near = get_close_matches(key, names, n=3, cutoff=0.5)
+            raise InputError(
+                f"unknown key {here}", remedy=f"did you mean {' or '.join(near)}?" if near else f"keys: {', '.join(names)}"
+            )
+    if kind is TermSettings:
+        values["settings"] = rest
+    return kind(**values)
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    origin, inside = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        return settings_from(hint, value, path)
+    if origin in (Union, types.UnionType):
+        return _value(next(h for h in inside if h is not type(None)), value, path)
+    if origin is Literal:
+        if value not in inside:
+            raise InputError(f"{path} = {value!r} is not one of {', '.join(repr(i) for i in inside)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise InputError(f"{path} = {value!r} is not a list", remedy=f"write {path.split('.')[-1]} = [{value!r}]")
+        return tuple(_value(inside[0], part, f"{path}[{i}]") for i, part in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise InputError(f"{path} = {value!r} is not a table")
+        return {str(key): part if inside[1] is Any else _value(inside[1], part, f"{path}.{key}") for key, part in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise InputError(f"{path} = {value!r} is not of type {hint.__name__}")
+    return value
+
+
+def _change(table: dict[str, Any], change: str) -> None:
+    """Put ``key.path=value`` into a table; the value is TOML, or text where it is not."""
+    path, equals, text = change.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"--set {change!r} is not key=value", remedy="write it as stages.student.train.epochs=5")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *above, last = path.strip().split(".")
+    for key in above:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise InputError(f"--set {change!r}: {key} is not a table", remedy="name a key of a table")
+    table[last] = value
