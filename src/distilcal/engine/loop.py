@@ -1,0 +1,410 @@
+"""The one training loop. A new method is a new loss or a new view; this file need not change for it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from distilcal.data import Dataset
+from distilcal.engine.checkpoint import load_tensors, restore, save_tensors, training_state
+from distilcal.engine.processes import gathered_rows, make_accelerator, own_part, whole
+from distilcal.engine.schedule import epoch_batches, epoch_seed, make_optimizer, rate_factor
+from distilcal.errors import InputError
+from distilcal.metrics import METRICS
+from distilcal.models.classifier import Classifier
+from distilcal.models.feeds import Batches, ImageFeed, outputs
+from distilcal.predictions import Predictions
+from distilcal.recipe import TrainSettings
+from distilcal.store import digest
+from distilcal.views import VIEWS, Batch, Term, View, joined
+
+FOLLOWED = ("accuracy", "nll", "ece", "brier", "entropy")  # on dev, after every epoch
+TOLD_EVERY = 0.2  # seconds
+LAST, BEST = "last.safetensors", "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far training is: what a progress bar shows."""
+
+    epoch: int  # from 0
+    epochs: int
+    step: int  # steps done in this epoch
+    steps: int
+    losses: dict[str, float]  # means of this epoch so far
+    dev: dict[str, float]  # after the last epoch
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What training did. The classifier has the weights of ``best_epoch``."""
+
+    history: list[dict[str, Any]]  # one entry per epoch
+    best_epoch: int  # from 0
+    seconds: float
+    resumed_at: int = 0  # epochs that were done before
+
+
+def fit(
+    classifier: Classifier,
+    train: Dataset,
+    dev: Dataset,
+    terms: Sequence[Term],
+    settings: TrainSettings | None = None,
+    *,
+    teacher: Mapping[str, NDArray[Any]] | None = None,
+    live_teacher: Classifier | None = None,
+    soft_labels: bool = False,
+    seed: int = 0,
+    folder: Path | None = None,
+    store: Path | None = None,
+    views: Mapping[str, Callable[[Any, Batch], View]] = VIEWS,
+    progress: Callable[[Step], None] | None = None,
+) -> Fit:
+    """Minimise ``Σ weight · loss(view)`` and keep the epoch that dev likes best.
+
+    ``teacher`` has ``logits`` (and ``features``) of the training rows, in their order. A ``live_teacher`` is run on every batch
+    instead, for inputs that change. With a ``folder`` the state is saved there after each epoch, and a run that was killed goes
+    on from it to the same numbers. ``soft_labels`` trains on the raters' distributions where the data have them.
+    """
+    settings = settings or TrainSettings()
+    started = time.perf_counter()
+    dev = _check(classifier, train, dev, terms, teacher, live_teacher)
+    accelerator = make_accelerator(settings.precision)
+    batches, dev_batches = classifier.feed.read(train, store), classifier.feed.read(dev, store)
+    losses: list[Any] = [t.loss for t in terms if isinstance(t.loss, nn.Module)]
+    for loss in losses:
+        loss.to(accelerator.device)
+    network = accelerator.prepare(classifier.network)
+    optimizer = make_optimizer(network, [p for loss in losses for p in loss.parameters()], settings)
+    loop = _Loop(classifier, network, optimizer, accelerator, settings, tuple(terms), views)
+    source = _Source(train, batches, teacher, live_teacher, classifier, soft_labels, accelerator.device)
+    key = _key(classifier, train, dev, terms, settings, teacher, seed)
+    states = _States(folder, key, classifier.network)
+    history = states.resume(optimizer, losses)
+    resumed_at = len(history)
+    with torch.random.fork_rng():
+        for epoch in range(len(history), settings.epochs):
+            if _stopped(history, settings):
+                break
+            begun = time.perf_counter()
+            torch.manual_seed(epoch_seed(seed, epoch, 1) + accelerator.process_index)  # dropout
+            augment = torch.Generator().manual_seed(epoch_seed(seed, epoch, 2) + accelerator.process_index)
+            for loss in losses:
+                loss.train()
+                if hasattr(loss, "start_epoch"):
+                    loss.start_epoch(epoch, settings.epochs)
+            order = epoch_batches(len(train), batches.lengths, settings.batch, seed=seed, epoch=epoch)
+            means = loop.epoch(epoch, order, source, augment, progress, history)
+            predictions = _predict_dev(loop, dev, dev_batches)
+            for loss in losses:
+                if hasattr(loss, "update"):
+                    loss.update(predictions.confidence, predictions.correct)
+            followed = {name: METRICS[name](predictions.probs, predictions.labels) for name in FOLLOWED}
+            history.append(
+                {"epoch": epoch, "losses": means, "lr": loop.rate, "dev": followed, "seconds": time.perf_counter() - begun}
+            )
+            if accelerator.is_main_process:
+                states.save(history, optimizer, losses, best=_best(history, settings) == epoch)
+            accelerator.wait_for_everyone()
+    accelerator.unwrap_model(network, keep_fp32_wrapper=False)
+    states.take_best()
+    classifier.network.eval()
+    classifier.new_head = False
+    return Fit(history, _best(history, settings), time.perf_counter() - started, resumed_at)
+
+
+@dataclass
+class _Source:
+    """Where a batch comes from: the data, and the teacher's word on them."""
+
+    train: Dataset
+    batches: Batches
+    teacher: Mapping[str, NDArray[Any]] | None
+    live_teacher: Classifier | None
+    student: Classifier
+    soft_labels: bool
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        assert self.train.labels is not None
+        self.labels = torch.from_numpy(np.ascontiguousarray(self.train.labels))
+        self.targets = self.labels
+        if self.soft_labels and self.train.label_probs is not None:
+            self.targets = torch.from_numpy(self.train.label_probs.astype(np.float32))
+        self.said = {f"teacher_{name}": torch.from_numpy(value) for name, value in (self.teacher or {}).items()}
+        if self.live_teacher is not None:
+            self.live_teacher.network.to(self.device).eval()
+
+    def batch(self, rows: NDArray[np.int64], augment: torch.Generator) -> Batch:
+        ids = torch.from_numpy(rows)
+        inputs = {name: value.to(self.device) for name, value in self.batches.batch(rows, augment).items()}
+        said = {name: value[ids].to(self.device) for name, value in self.said.items()}
+        if self.live_teacher is not None:
+            said = self._ask(inputs)
+        return Batch(inputs, self.labels[ids].to(self.device), self.targets[ids].to(self.device), ids.to(self.device), **said)
+
+    @torch.no_grad()
+    def _ask(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The teacher's word on these very inputs, normalised as it wants them."""
+        assert self.live_teacher is not None
+        mine, its = self.student.feed, self.live_teacher.feed
+        if isinstance(mine, ImageFeed) and isinstance(its, ImageFeed) and (mine.mean, mine.std) != (its.mean, its.std):
+            here, there = ([torch.tensor(v, device=self.device).view(1, 3, 1, 1) for v in (f.mean, f.std)] for f in (mine, its))
+            inputs = {"pixels": (inputs["pixels"] * here[1] + here[0] - there[0]) / there[1]}
+        made = self.live_teacher.network(inputs)
+        return {"teacher_logits": made.logits, "teacher_features": made.features}
+
+
+@dataclass
+class _Loop:
+    """What does not change from step to step."""
+
+    classifier: Classifier
+    network: Any
+    optimizer: torch.optim.Optimizer
+    accelerator: Any
+    settings: TrainSettings
+    terms: tuple[Term, ...]
+    views: Mapping[str, Callable[[Any, Batch], View]]
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.names = _distinct_names(self.terms)
+        self.used = tuple(dict.fromkeys(t.view for t in self.terms))
+        self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.stepper = self.optimizer if self.accelerator.scaler is None else self.accelerator.prepare(self.optimizer)
+
+    def epoch(
+        self,
+        epoch: int,
+        order: Sequence[NDArray[np.int64]],
+        source: _Source,
+        augment: torch.Generator,
+        progress: Callable[[Step], None] | None,
+        history: Sequence[dict[str, Any]],
+    ) -> dict[str, float]:
+        """Train on every batch once; the mean of each loss over the examples."""
+        settings, count = self.settings, len(order)
+        sums = torch.zeros(len(self.terms), dtype=torch.float64)
+        seen, told = 0, time.perf_counter()
+        self.network.train()
+        for step, rows in enumerate(order):
+            self.rate = settings.lr * rate_factor(settings, epoch * count + step, settings.epochs * count, count)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate
+            values = self._backward(rows, source, augment)
+            if settings.clip:
+                self.accelerator.clip_grad_norm_(self.parameters, settings.clip)
+            self.stepper.step()
+            self.optimizer.zero_grad()
+            sums += values * len(rows)
+            seen += len(rows)
+            if progress is not None and (time.perf_counter() - told > TOLD_EVERY or step + 1 == count):
+                told = time.perf_counter()
+                last = history[-1]["dev"] if history else {}
+                progress(Step(epoch, settings.epochs, step + 1, count, self._means(sums, seen, epoch), last))
+        return self._means(sums, seen, epoch)
+
+    def _means(self, sums: Tensor, seen: int, epoch: int) -> dict[str, float]:
+        means = dict(zip(self.names, (sums / seen).tolist(), strict=True))
+        for name, value in means.items():
+            if not math.isfinite(value):
+                raise InputError(
+                    f"the loss {name} became {value} in epoch {epoch + 1}", remedy="lower lr, or check the settings of the loss"
+                )
+        return means
+
+    def _backward(self, rows: NDArray[np.int64], source: _Source, augment: torch.Generator) -> Tensor:
+        """Add the gradient of a batch; the value of each loss."""
+        parts = [p for p in np.array_split(rows, self.settings.accumulate) if len(p)]
+        if len(parts) > 1 and not all(t.by_example for t in self.terms):
+            return self._backward_twice(parts, source, augment)
+        values = torch.zeros(len(self.terms), dtype=torch.float64)
+        for i, part in enumerate(parts):
+            share = len(part) / len(rows)
+            with nullcontext() if i + 1 == len(parts) else self.accelerator.no_sync(self.network):
+                total, each = self._sum(self._look(self._batch(part, source, augment), len(part)))
+                self.accelerator.backward(total * share if len(parts) > 1 else total)
+            values += each * share
+        return values
+
+    def _backward_twice(self, parts: Sequence[NDArray[np.int64]], source: _Source, augment: torch.Generator) -> Tensor:
+        """The same gradient as the whole batch for losses that look at it as a whole, in the memory of one part.
+
+        First every part goes through without gradient, the losses say how they depend on what the student said, and then every
+        part goes through once more, with the same dropout, to hand that on.
+        """
+        batches = [self._batch(part, source, augment) for part in parts]
+        states, first = [], []
+        with torch.no_grad():
+            for batch, part in zip(batches, parts, strict=True):
+                states.append(torch.get_rng_state())
+                first.append(self._look(batch, len(part)))
+        seen = {name: joined([f[name] for f in first]) for name in self.used}
+        for view in seen.values():
+            view.logits.requires_grad_()
+            view.features.requires_grad_()
+        total, values = self._sum(seen)
+        self.accelerator.backward(total)
+        start = 0
+        for batch, part, state in zip(batches, parts, states, strict=True):
+            torch.set_rng_state(state)
+            made, wanted = [], []
+            for name, view in self._look(batch, len(part)).items():
+                for now, then in ((view.logits, seen[name].logits), (view.features, seen[name].features)):
+                    if then.grad is not None:
+                        made.append(now)
+                        wanted.append(then.grad[start : start + len(part)])
+            torch.autograd.backward(made, wanted)
+            start += len(part)
+        return values
+
+    def _batch(self, rows: NDArray[np.int64], source: _Source, augment: torch.Generator) -> Batch:
+        own = own_part(rows, self.accelerator.process_index, self.accelerator.num_processes)
+        return source.batch(own, augment)
+
+    def _look(self, batch: Batch, count: int) -> dict[str, View]:
+        return {name: whole(self.views[name](self.network, batch), count, self.accelerator) for name in self.used}
+
+    def _sum(self, seen: Mapping[str, View]) -> tuple[Tensor, Tensor]:
+        each = [term(seen[term.view]) for term in self.terms]
+        total = each[0] * self.terms[0].weight if self.terms[0].weight != 1 else each[0]
+        for value, term in zip(each[1:], self.terms[1:], strict=True):
+            total = total + value * term.weight
+        return total, torch.stack([v.detach() for v in each]).double().cpu()
+
+
+@dataclass
+class _States:
+    """The state after the last epoch and the weights of the best one: on disk, or in memory without a folder."""
+
+    folder: Path | None
+    key: str
+    network: nn.Module
+
+    def __post_init__(self) -> None:
+        self.best: dict[str, Tensor] = {}
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def resume(self, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module]) -> list[dict[str, Any]]:
+        """Go back to the last saved epoch; the history up to it."""
+        if self.folder is None:
+            return []
+        last, best = (load_tensors(self.folder / name, self.key) for name in (LAST, BEST))
+        if last is None or best is None:
+            return []
+        restore(last[0], self.network, optimizer, losses)
+        history: list[dict[str, Any]] = last[1]["history"]
+        return history
+
+    def save(
+        self, history: list[dict[str, Any]], optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], *, best: bool
+    ) -> None:
+        if self.folder is None:
+            self.best = {k: v.detach().cpu().clone() for k, v in self.network.state_dict().items()} if best else self.best
+            return
+        # The best weights first: if the process ends between the two files, this epoch is done again.
+        if best:
+            save_tensors(self.folder / BEST, self.network.state_dict(), {"key": self.key, "epoch": len(history) - 1})
+        state = training_state(self.network, optimizer, losses)
+        save_tensors(self.folder / LAST, state, {"key": self.key, "history": history})
+
+    def take_best(self) -> None:
+        """Give the network the weights of the best epoch."""
+        found = (self.best, {}) if self.folder is None else load_tensors(self.folder / BEST, self.key)
+        if found is None:
+            raise InputError("the weights of the best epoch are gone", source=str(self.folder), remedy="run again")
+        self.network.load_state_dict(found[0])
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _check(
+    classifier: Classifier,
+    train: Dataset,
+    dev: Dataset,
+    terms: Sequence[Term],
+    teacher: Mapping[str, NDArray[Any]] | None,
+    live_teacher: Classifier | None,
+) -> Dataset:
+    for data, may in ((train, "train"), (dev, "dev")):
+        if data.role not in (None, may):
+            raise InputError(
+                f"{data.name!r} is {data.role} data", remedy=f"{'train' if may == 'train' else 'choose'} on other data"
+            )
+        if data.labels is None:
+            raise InputError(f"{data.name!r} has no labels", remedy="give labelled data")
+    if train.classes != classifier.classes:
+        raise InputError(
+            f"{train.name!r} has classes {train.classes}, the classifier {classifier.classes}", remedy="use the same"
+        )
+    if not terms:
+        raise InputError("there is nothing to minimise", remedy="give at least one term, as cross_entropy")
+    for name, value in (teacher or {}).items():
+        if len(value) != len(train):
+            raise InputError(
+                f"the teacher has {name} of {len(value)} rows, {train.name!r} has {len(train)}", remedy="match them by id"
+            )
+    have = {f"teacher_{name}" for name in (teacher or {})} | ({"teacher_logits", "teacher_features"} if live_teacher else set())
+    for term in terms:
+        missing = [w for w in term.wants if w.startswith("teacher_") and w not in have]
+        if missing:
+            raise InputError(f"{term.name} needs {missing[0]}", remedy="give a teacher that has them, or leave out this term")
+    return dev.with_classes(train.classes)
+
+
+def _predict_dev(loop: _Loop, dev: Dataset, batches: Batches) -> Predictions:
+    own = np.arange(len(dev))[loop.accelerator.process_index :: loop.accelerator.num_processes]
+    made = outputs(loop.classifier.network, batches, rows=own, batch_size=128, device=loop.accelerator.device)["logits"]
+    logits = gathered_rows(made, own, len(dev), loop.accelerator)
+    assert dev.labels is not None
+    try:
+        return Predictions(logits, dev.labels, classes=dev.classes, name=dev.name)
+    except InputError:
+        raise InputError("the network's outputs are not finite any more", remedy="lower lr, or check the terms") from None
+
+
+def _best(history: Sequence[dict[str, Any]], settings: TrainSettings) -> int:
+    """The epoch to keep: the first with the best figure on dev."""
+    if settings.choose == "last":
+        return len(history) - 1
+    figures = [h["dev"][settings.choose] for h in history]
+    return int(np.argmax(figures) if settings.choose == "accuracy" else np.argmin(figures))
+
+
+def _stopped(history: Sequence[dict[str, Any]], settings: TrainSettings) -> bool:
+    return bool(settings.patience and history and len(history) - 1 - _best(history, settings) >= settings.patience)
+
+
+def _distinct_names(terms: Sequence[Term]) -> list[str]:
+    names = [t.name if t.view == "plain" else f"{t.name}({t.view})" for t in terms]
+    return [n if names.count(n) == 1 else f"{n} {names[: i + 1].count(n)}" for i, n in enumerate(names)]
+
+
+def _key(
+    classifier: Classifier,
+    train: Dataset,
+    dev: Dataset,
+    terms: Sequence[Term],
+    settings: TrainSettings,
+    teacher: Mapping[str, NDArray[Any]] | None,
+    seed: int,
+) -> str:
+    """What must be the same for a saved state to be this run's."""
+    said = {name: hashlib.blake2b(np.ascontiguousarray(value)).hexdigest() for name, value in (teacher or {}).items()}
+    losses = [[t.name, t.weight, t.view, getattr(t.loss, "settings", {})] for t in terms]
+    return digest([classifier.fingerprint, train.fingerprint, dev.fingerprint, losses, asdict(settings), said, seed])

@@ -1,0 +1,151 @@
+"""Views and terms: a method is ``Σ weight · loss(view)``.
+
+A view is one way a batch goes through the student; a term is a loss, its weight and the view it looks at. The plain view is the
+batch as it stands. A view is a function ``(network, batch) -> View``: to add one, write it and enter it in ``VIEWS``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from distilcal.errors import InputError
+from distilcal.losses import LOSSES, wants
+from distilcal.models.stepwise import Output, Tensors
+
+
+@dataclass
+class Batch:
+    """Examples on their way into the student, and what is known about them."""
+
+    inputs: Tensors
+    labels: Tensor  # (N,)
+    targets: Tensor  # (N,) labels, or (N, K) distributions
+    ids: Tensor  # (N,) positions in the training set
+    teacher_logits: Tensor | None = None
+    teacher_features: Tensor | None = None
+
+
+@dataclass
+class View:
+    """What a loss may see, under the names that losses ask for."""
+
+    logits: Tensor  # (N, K)
+    features: Tensor  # (N, …)
+    labels: Tensor
+    targets: Tensor
+    ids: Tensor
+    teacher_logits: Tensor | None = None
+    teacher_features: Tensor | None = None
+
+
+def plain(network: Callable[[Tensors], Output], batch: Batch) -> View:
+    """The batch as it stands."""
+    said = network(batch.inputs)
+    return View(
+        said.logits, said.features, batch.labels, batch.targets, batch.ids, batch.teacher_logits, batch.teacher_features
+    )
+
+
+VIEWS: dict[str, Callable[[Any, Batch], View]] = {"plain": plain}
+SEEN = tuple(f.name for f in fields(View))
+# Their value on a batch is the mean of their values on its parts. All others, a user's own included, are taken to look at the
+# batch as a whole.
+BY_EXAMPLE = (
+    "cross_entropy",
+    "focal",
+    "flsd53",
+    "brier",
+    "confidence_penalty",
+    "cpc",
+    "mbls",
+    "acls",
+    "kd",
+    "pskd",
+    "adafocal",
+)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A loss, its settings filled in, with its weight and the view it looks at."""
+
+    loss: Callable[..., Tensor]
+    weight: float = 1.0
+    view: str = "plain"
+    name: str = ""
+    by_example: bool = False
+
+    def __call__(self, view: View) -> Tensor:
+        return self.loss(*(getattr(view, name) for name in self.wants))
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """What the loss asks of a view."""
+        return wants(self.loss)
+
+
+def make_term(
+    loss: str | Callable[..., Any],
+    weight: float = 1.0,
+    view: str = "plain",
+    settings: Mapping[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
+    path: str = "",
+) -> Term:
+    """A term from the name of a loss, or from any function whose arguments are named as a view's fields.
+
+    ``known`` has what a loss with a memory is made from: ``n_data, classes, labels, features, teacher_features``.
+    """
+    where = f"{path}: " if path else ""
+    if isinstance(loss, str) and loss not in LOSSES:
+        near = get_close_matches(loss, LOSSES, n=3, cutoff=0.4) or list(LOSSES)
+        raise InputError(f"{where}there is no loss {loss!r}", remedy=f"did you mean {', '.join(near)}?")
+    if view not in VIEWS:
+        raise InputError(f"{where}there is no view {view!r}", remedy=f"views: {', '.join(VIEWS)}")
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    made = LOSSES[loss] if isinstance(loss, str) else loss
+    settings = dict(settings or {})
+    parameters = inspect.signature(made).parameters.values() if not isinstance(made, nn.Module) else []
+    allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    for key in settings:
+        if key not in allowed:
+            raise InputError(f"{where}{name} has no setting {key!r}", remedy=f"settings: {', '.join(allowed) or 'none'}")
+    try:
+        if isinstance(made, type):
+            needed = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+            bound = made(*((known or {})[n] for n in needed), **settings)
+        else:
+            bound = _Bound(made, settings) if settings else made
+    except KeyError as error:
+        raise InputError(f"{where}{name} needs {error.args[0]}", remedy="give it in known") from None
+    unknown = [n for n in wants(bound) if n not in SEEN]
+    if unknown:
+        raise InputError(f"{where}{name} asks for {unknown[0]!r}", remedy=f"a view has {', '.join(SEEN)}")
+    return Term(bound, weight, view, name, name in BY_EXAMPLE and loss in LOSSES)
+
+
+class _Bound:
+    """A loss with its settings filled in, under the same argument names."""
+
+    def __init__(self, loss: Callable[..., Tensor], settings: dict[str, Any]):
+        self.loss, self.settings = loss, settings
+        kept = [p for p in inspect.signature(loss).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+        self.__signature__ = inspect.Signature(kept)
+
+    def __call__(self, *values: Tensor) -> Tensor:
+        return self.loss(*values, **self.settings)
+
+
+def joined(views: Iterable[View]) -> View:
+    """Parts of a batch as one."""
+    parts = list(views)
+    values: dict[str, list[Any]] = {name: [getattr(p, name) for p in parts] for name in SEEN}
+    whole: dict[str, Any] = {name: None if v[0] is None else torch.cat(v) for name, v in values.items()}
+    return View(**whole)
