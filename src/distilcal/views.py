@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -81,14 +81,13 @@ class Term:
     view: str = "plain"
     name: str = ""
     by_example: bool = False
+    wants: tuple[str, ...] = field(init=False)  # what the loss asks of a view
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wants", wants(self.loss))  # looked up once: it costs more than a small loss
 
     def __call__(self, view: View) -> Tensor:
-        return self.loss(*(getattr(view, name) for name in self.wants))
-
-    @property
-    def wants(self) -> tuple[str, ...]:
-        """What the loss asks of a view."""
-        return wants(self.loss)
+        return self.loss(*[getattr(view, name) for name in self.wants])
 
 
 def make_term(

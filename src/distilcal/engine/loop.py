@@ -150,10 +150,12 @@ class _Source:
     def batch(self, rows: NDArray[np.int64], augment: torch.Generator) -> Batch:
         ids = torch.from_numpy(rows)
         inputs = {name: value.to(self.device) for name, value in self.batches.batch(rows, augment).items()}
-        said = {name: value[ids].to(self.device) for name, value in self.said.items()}
+        said = {name: value.index_select(0, ids).to(self.device) for name, value in self.said.items()}
         if self.live_teacher is not None:
             said = self._ask(inputs)
-        return Batch(inputs, self.labels[ids].to(self.device), self.targets[ids].to(self.device), ids.to(self.device), **said)
+        labels = self.labels.index_select(0, ids).to(self.device)
+        targets = labels if self.targets is self.labels else self.targets.index_select(0, ids).to(self.device)
+        return Batch(inputs, labels, targets, ids.to(self.device), **said)
 
     @torch.no_grad()
     def _ask(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -184,7 +186,9 @@ class _Loop:
         self.names = _distinct_names(self.terms)
         self.used = tuple(dict.fromkeys(t.view for t in self.terms))
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.stepper = self.optimizer if self.accelerator.scaler is None else self.accelerator.prepare(self.optimizer)
+        self.together = self.accelerator.num_processes > 1
+        self.scaled = self.accelerator.scaler is not None  # float16: losses are scaled so that gradients do not vanish
+        self.stepper = self.accelerator.prepare(self.optimizer) if self.scaled else self.optimizer
 
     def epoch(
         self,
@@ -197,50 +201,51 @@ class _Loop:
     ) -> dict[str, float]:
         """Train on every batch once; the mean of each loss over the examples."""
         settings, count = self.settings, len(order)
-        sums = torch.zeros(len(self.terms), dtype=torch.float64)
-        seen, told = 0, time.perf_counter()
+        losses = _Means(self.names, epoch)
+        told = time.perf_counter()
         self.network.train()
         for step, rows in enumerate(order):
             self.rate = settings.lr * rate_factor(settings, epoch * count + step, settings.epochs * count, count)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate
-            values = self._backward(rows, source, augment)
+            losses.add(len(rows), self._backward(rows, source, augment))
             if settings.clip:
-                self.accelerator.clip_grad_norm_(self.parameters, settings.clip)
+                if self.scaled:
+                    self.accelerator.unscale_gradients()
+                nn.utils.clip_grad_norm_(self.parameters, settings.clip)
             self.stepper.step()
             self.optimizer.zero_grad()
-            sums += values * len(rows)
-            seen += len(rows)
             if progress is not None and (time.perf_counter() - told > TOLD_EVERY or step + 1 == count):
                 told = time.perf_counter()
                 last = history[-1]["dev"] if history else {}
-                progress(Step(epoch, settings.epochs, step + 1, count, self._means(sums, seen, epoch), last))
-        return self._means(sums, seen, epoch)
+                progress(Step(epoch, settings.epochs, step + 1, count, losses.so_far(), last))
+        return losses.so_far()
 
-    def _means(self, sums: Tensor, seen: int, epoch: int) -> dict[str, float]:
-        means = dict(zip(self.names, (sums / seen).tolist(), strict=True))
-        for name, value in means.items():
-            if not math.isfinite(value):
-                raise InputError(
-                    f"the loss {name} became {value} in epoch {epoch + 1}", remedy="lower lr, or check the settings of the loss"
-                )
-        return means
+    def _add_gradient(self, total: Tensor) -> None:
+        if self.scaled:
+            self.accelerator.backward(total)
+        else:
+            total.backward()  # type: ignore[no-untyped-call]
 
-    def _backward(self, rows: NDArray[np.int64], source: _Source, augment: torch.Generator) -> Tensor:
+    def _backward(self, rows: NDArray[np.int64], source: _Source, augment: torch.Generator) -> list[Tensor]:
         """Add the gradient of a batch; the value of each loss."""
+        if self.settings.accumulate == 1:
+            total, each = self._sum(self._look(self._batch(rows, source, augment), len(rows)))
+            self._add_gradient(total)
+            return each
         parts = [p for p in np.array_split(rows, self.settings.accumulate) if len(p)]
-        if len(parts) > 1 and not all(t.by_example for t in self.terms):
+        if not all(t.by_example for t in self.terms):
             return self._backward_twice(parts, source, augment)
-        values = torch.zeros(len(self.terms), dtype=torch.float64)
+        values = [torch.zeros((), device=source.device) for _ in self.terms]
         for i, part in enumerate(parts):
             share = len(part) / len(rows)
             with nullcontext() if i + 1 == len(parts) else self.accelerator.no_sync(self.network):
                 total, each = self._sum(self._look(self._batch(part, source, augment), len(part)))
-                self.accelerator.backward(total * share if len(parts) > 1 else total)
-            values += each * share
+                self._add_gradient(total * share)
+            values = [v + e * share for v, e in zip(values, each, strict=True)]
         return values
 
-    def _backward_twice(self, parts: Sequence[NDArray[np.int64]], source: _Source, augment: torch.Generator) -> Tensor:
+    def _backward_twice(self, parts: Sequence[NDArray[np.int64]], source: _Source, augment: torch.Generator) -> list[Tensor]:
         """The same gradient as the whole batch for losses that look at it as a whole, in the memory of one part.
 
         First every part goes through without gradient, the losses say how they depend on what the student said, and then every
@@ -257,7 +262,7 @@ class _Loop:
             view.logits.requires_grad_()
             view.features.requires_grad_()
         total, values = self._sum(seen)
-        self.accelerator.backward(total)
+        self._add_gradient(total)
         start = 0
         for batch, part, state in zip(batches, parts, states, strict=True):
             torch.set_rng_state(state)
@@ -272,18 +277,48 @@ class _Loop:
         return values
 
     def _batch(self, rows: NDArray[np.int64], source: _Source, augment: torch.Generator) -> Batch:
-        own = own_part(rows, self.accelerator.process_index, self.accelerator.num_processes)
-        return source.batch(own, augment)
+        if self.together:
+            rows = own_part(rows, self.accelerator.process_index, self.accelerator.num_processes)
+        return source.batch(rows, augment)
 
     def _look(self, batch: Batch, count: int) -> dict[str, View]:
-        return {name: whole(self.views[name](self.network, batch), count, self.accelerator) for name in self.used}
+        seen = {name: self.views[name](self.network, batch) for name in self.used}
+        return {name: whole(view, count, self.accelerator) for name, view in seen.items()} if self.together else seen
 
-    def _sum(self, seen: Mapping[str, View]) -> tuple[Tensor, Tensor]:
+    def _sum(self, seen: Mapping[str, View]) -> tuple[Tensor, list[Tensor]]:
         each = [term(seen[term.view]) for term in self.terms]
         total = each[0] * self.terms[0].weight if self.terms[0].weight != 1 else each[0]
         for value, term in zip(each[1:], self.terms[1:], strict=True):
             total = total + value * term.weight
-        return total, torch.stack([v.detach() for v in each]).double().cpu()
+        return total, [v.detach() for v in each]
+
+
+class _Means:
+    """Means of the losses over the examples of an epoch; the values stay where they are until somebody asks."""
+
+    def __init__(self, names: Sequence[str], epoch: int):
+        self.names, self.epoch = names, epoch
+        self.sums, self.seen = torch.zeros(len(names), dtype=torch.float64), 0
+        self.waiting: list[tuple[int, list[Tensor]]] = []
+
+    def add(self, count: int, values: list[Tensor]) -> None:
+        self.waiting.append((count, values))
+
+    def so_far(self) -> dict[str, float]:
+        if self.waiting:
+            counts = torch.tensor([float(count) for count, _ in self.waiting], dtype=torch.float64)
+            values = torch.stack([v for _, each in self.waiting for v in each]).double().cpu().view(len(counts), -1)
+            self.sums += (values * counts[:, None]).sum(dim=0)
+            self.seen += int(counts.sum())
+            self.waiting.clear()
+        means = dict(zip(self.names, (self.sums / self.seen).tolist(), strict=True))
+        for name, value in means.items():
+            if not math.isfinite(value):
+                raise InputError(
+                    f"the loss {name} became {value} in epoch {self.epoch + 1}",
+                    remedy="lower lr, or check the settings of the loss",
+                )
+        return means
 
 
 @dataclass
@@ -405,6 +440,6 @@ def _key(
     seed: int,
 ) -> str:
     """What must be the same for a saved state to be this run's."""
-    said = {name: hashlib.blake2b(np.ascontiguousarray(value)).hexdigest() for name, value in (teacher or {}).items()}
+    said = {name: hashlib.blake2b(np.ascontiguousarray(value).data).hexdigest() for name, value in (teacher or {}).items()}
     losses = [[t.name, t.weight, t.view, getattr(t.loss, "settings", {})] for t in terms]
     return digest([classifier.fingerprint, train.fingerprint, dev.fingerprint, losses, asdict(settings), said, seed])

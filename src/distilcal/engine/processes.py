@@ -53,8 +53,6 @@ def own_part(rows: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64
 
 def whole(view: View, count: int, accelerator: Any) -> View:
     """The view of the whole batch of ``count`` rows, the same on each process."""
-    if accelerator.num_processes == 1:
-        return view
     made = {}
     for name in SEEN:
         value = getattr(view, name)

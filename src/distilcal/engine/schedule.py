@@ -52,10 +52,10 @@ def make_optimizer(network: nn.Module, others: Iterable[nn.Parameter], settings:
     if settings.optimizer == "sgd":
         nesterov = settings.nesterov and settings.momentum > 0
         return torch.optim.SGD(
-            given, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, nesterov=nesterov
+            given, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, nesterov=nesterov, fused=True
         )
     groups = [
         {"params": [p for p in given if p.dim() > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in given if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], settings.lr)
+    return torch.optim.AdamW([g for g in groups if g["params"]], settings.lr, fused=True)

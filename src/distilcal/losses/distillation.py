@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, normalize, smooth_l1_loss
+from torch.nn.functional import kl_div, log_softmax, normalize, smooth_l1_loss
 
 from distilcal.errors import InputError
 from distilcal.losses.calibration import raised
@@ -33,10 +33,9 @@ def kd(
         raise InputError(f"temperature {temperature} and {student_temperature} must be positive")
     logits, teacher_logits = raised(logits), raised(teacher_logits).detach()
     student = log_softmax(logits / (temperature if student_temperature is None else student_temperature), dim=1)
-    teacher = log_softmax(teacher_logits.to(logits.dtype) / temperature, dim=1)
-    weight = teacher.exp()
-    # Where the teacher gives probability 0 a class takes no part: 0 · (-inf - x) must be 0.
-    divergence = torch.where(weight == 0, torch.zeros_like(student), weight * (teacher - student)).sum(dim=1).mean()
+    # Where the teacher gives probability 0 a class takes no part: 0 · (-inf - x) must be 0, so the logarithm stays finite.
+    teacher = log_softmax(teacher_logits.to(logits.dtype) / temperature, dim=1).clamp(min=-1e30)
+    divergence = kl_div(student, teacher, reduction="sum", log_target=True) / len(logits)
     if reduction == "classes":
         divergence = divergence / logits.shape[1]
     elif reduction != "batch":

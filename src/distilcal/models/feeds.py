@@ -240,7 +240,7 @@ class Numbers:
         return len(self.values)
 
     def batch(self, rows: Rows, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        return {"vectors": self.values[torch.from_numpy(rows)]}
+        return {"vectors": self.values.index_select(0, torch.from_numpy(rows))}
 
 
 @dataclass(frozen=True)
