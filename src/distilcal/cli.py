@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from distilcal import __version__
+from distilcal.cli_training import COMMANDS
 from distilcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _fail(message: str) -> int:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="distilcal")
 def main() -> None:
-    """Classifiers that know when they are wrong: measure how far a confidence can be trusted, and mend it."""
+    """Classifiers that know when they are wrong: distil them, measure how far their confidence can be trusted, mend it."""
 
 
 @main.command("eval")
@@ -155,6 +156,10 @@ def evaluate_command(
         click.echo(f"Wrote {html}: open it in a browser.")
     if save_calibrator is not None:
         click.echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
+
+
+for _command in COMMANDS:
+    main.add_command(_command)
 
 
 def _need_jinja() -> None:

@@ -100,6 +100,7 @@ class StageSettings:
     train: TrainSettings = TrainSettings()
     teacher: str = ""  # the stage whose outputs teacher_logits and teacher_features are
     scale_teacher: bool = False  # divide the teacher's logits by the temperature that suits dev
+    teacher_input: Literal["auto", "cached", "live"] = "auto"  # live: run the teacher on inputs that change; auto: if they do
     predictions: tuple[str, ...] = ()  # files of a teacher that is known by its predictions only
     calibrate: Literal["temperature", "vector", "matrix", "dirichlet", "isotonic", "histogram", "none"] = "temperature"
 
@@ -113,6 +114,7 @@ class Recipe:
     data: DataSettings = DataSettings()
     stages: dict[str, StageSettings] = field(default_factory=dict)
     accuracy: float = 0.95  # wanted among the answers that are not handed over
+    train_predictions: bool = False  # also save what each model says about the training data
 
 
 def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
@@ -127,7 +129,7 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path), remedy="give a TOML file") from None
     for change in changes:
-        _change(table, change)
+        change_table(table, change)
     try:
         return checked(recipe_from(table))
     except InputError as error:
@@ -280,7 +282,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     return value
 
 
-def _change(table: dict[str, Any], change: str) -> None:
+def change_table(table: dict[str, Any], change: str) -> None:
     """Put ``key.path=value`` into a table; the value is TOML, or text where it is not."""
     path, equals, text = change.partition("=")
     if not equals or not path.strip():

@@ -1,10 +1,13 @@
 """Data: what a model reads and what is true, from files, folders, arrays and hubs; splits that do not leak."""
 
+from distilcal.data.catalogue import BENCHMARKS, Benchmark, load_benchmark, summary
 from distilcal.data.dataset import Choices, Dataset, Images, Role, Texts, Vectors, choices, overlap, texts
 from distilcal.data.sources import Columns, read_dataset, sheet
 from distilcal.data.tables import read_table
 
 __all__ = [
+    "BENCHMARKS",
+    "Benchmark",
     "Choices",
     "Columns",
     "Dataset",
@@ -13,9 +16,11 @@ __all__ = [
     "Texts",
     "Vectors",
     "choices",
+    "load_benchmark",
     "overlap",
     "read_dataset",
     "read_table",
     "sheet",
+    "summary",
     "texts",
 ]

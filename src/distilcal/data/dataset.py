@@ -168,7 +168,7 @@ class Dataset:
         labels = probs.argmax(axis=1) if self.labels is None and probs is not None else self.labels
         ids = np.asarray(self.ids)
         if not len(ids):
-            ids = _numbered(np.array([key[:16] for key in _hashes(self.inputs.contents())]))
+            ids = numbered(np.array([key[:16] for key in _hashes(self.inputs.contents())]))
         _refuse_repeated(ids, n, self.name)
         settled: dict[str, Any] = {
             "labels": None if labels is None else _indices(labels, classes, self.name),
@@ -245,11 +245,10 @@ class Dataset:
         rng = np.random.default_rng(seed)
         label = np.zeros(len(first), dtype=np.int64) if self.labels is None else self.labels[first]
         order = np.lexsort((rng.random(len(first)), label))
-        # Systematic sampling along groups sorted by class: a group is taken when the running count passes a step.
-        wanted = fraction * np.cumsum(size[order])
-        steps = np.floor(wanted + rng.random())
+        # Systematic sampling along groups sorted by class, each group with the same chance whatever its size.
+        steps = np.floor(fraction * np.arange(len(first) + 1) + rng.random())
         taken = np.zeros(len(first), dtype=bool)
-        taken[order[np.diff(steps, prepend=0.0) > 0]] = True
+        taken[order[np.diff(steps) > 0]] = True
         if size.max() > 1:
             taken = _nearest_count(taken, size, fraction * len(self), rng)
         if not taken.any() or taken.all():
@@ -329,7 +328,7 @@ def _objects(values: Sequence[str] | StrArray) -> StrArray:
     return column
 
 
-def _numbered(keys: NDArray[np.str_]) -> NDArray[np.str_]:
+def numbered(keys: NDArray[np.str_]) -> NDArray[np.str_]:
     """Unique ids: the second and later of equal keys are numbered in order."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]

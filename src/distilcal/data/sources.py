@@ -130,7 +130,7 @@ def from_table(table: Table, columns: Columns, classes: Sequence[str] | None = N
 
 def sheet(path: Path, *, side: int, across: int = 100) -> Images:
     """Images from one lossless picture that holds them in rows of ``across``."""
-    whole = np.asarray(_pillow().open(path).convert("RGB"))
+    whole = np.asarray(pillow().open(path).convert("RGB"))
     if whole.shape[0] % side or whole.shape[1] != side * across:
         raise InputError(
             f"a sheet of {whole.shape[1]} × {whole.shape[0]} pixels is no grid of {across} × {side}", source=str(path)
@@ -221,7 +221,7 @@ def _from_pictures(path: Path, classes: Sequence[str] | None, size: int | None) 
     files = [(f.name, file) for f in folders for file in sorted(f.rglob("*")) if file.suffix.lower() in PICTURES]
     if not files:
         raise InputError("no folder of pictures per class is in it", source=str(path), remedy="lay it out as CLASS/PICTURE.png")
-    image = _pillow()
+    image = pillow()
     pixels: NDArray[np.uint8] | None = None
     for i, (_, file) in enumerate(files):
         try:
@@ -295,7 +295,7 @@ def _datasets() -> Any:
     return datasets
 
 
-def _pillow() -> Any:
+def pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:

@@ -7,6 +7,8 @@ sees the whole batch: 2 × 16 trains the weights of 1 × 32, whatever the loss. 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -93,3 +95,26 @@ def gathered_rows(values: NDArray[Any], rows: NDArray[np.int64], count: int, acc
     for place, part in gather_object([(rows, values)]):
         whole_array[place] = part
     return whole_array
+
+
+class Team:
+    """The processes of a run outside the loop: the first one writes, the others wait for it and read."""
+
+    def __init__(self) -> None:
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.accelerator = make_accelerator("float32") if self.world > 1 else None
+        self.leads = self.accelerator is None or bool(self.accelerator.is_main_process)
+
+    @contextmanager
+    def leader_first(self) -> Iterator[None]:
+        """The first process does the work and leaves it in the store; the others then find it there."""
+        if self.accelerator is None:
+            yield
+        else:
+            with self.accelerator.main_process_first():
+                yield
+
+    def wait(self) -> None:
+        """Go on when all are here."""
+        if self.accelerator is not None:
+            self.accelerator.wait_for_everyone()

@@ -56,23 +56,11 @@ def write_page(assessment: Assessment, path: Path) -> None:
 
 def render(assessment: Assessment) -> str:
     """The page as text."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("distilcal.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = _number
-    environment.filters["percent"] = _percent
-    environment.filters["p_text"] = p_text
-    environment.filters["in_percent"] = in_percent
     a = assessment
     sets = [_titled(a.test, a.calibrated, "in domain"), *(_titled(x, y, "out of domain") for x, y in a.ood)]
     worst = sorted(a.test.classes, key=lambda row: -row.error)
-    return environment.get_template("page.html.jinja").render(
+    return filled(
+        "page.html.jinja",
         a=a,
         reading=list(reading(a)),
         next_steps=list(next_steps(a)),
@@ -94,6 +82,22 @@ def render(assessment: Assessment) -> str:
     )
 
 
+def filled(template: str, **values: Any) -> str:
+    """A template with its values, text escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("distilcal.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=_number, percent=_percent, p_text=p_text, in_percent=in_percent)
+    text: str = environment.get_template(template).render(**values)
+    return text
+
+
 def _titled(before: SetReport, after: SetReport | None, where: str) -> dict[str, Any]:
     diagrams = [("as given" if after is not None else "", before)]
     if after is not None:
@@ -103,11 +107,11 @@ def _titled(before: SetReport, after: SetReport | None, where: str) -> dict[str,
         "where": where,
         "before": before,
         "after": after,
-        "diagrams": [{"state": state, **_reliability_chart(report), "report": report} for state, report in diagrams],
+        "diagrams": [{"state": state, **reliability_chart(report), "report": report} for state, report in diagrams],
     }
 
 
-def _reliability_chart(report: SetReport) -> dict[str, Any]:
+def reliability_chart(report: SetReport) -> dict[str, Any]:
     """Marks with whiskers where a bin holds rows, and below them how many rows, right and wrong."""
     r = report.reliability
     most = max(int(r.count.max()), 1)
