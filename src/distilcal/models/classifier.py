@@ -37,6 +37,9 @@ class Classifier:
     multiple_choice: bool = False
     new_head: bool = True  # has learned nothing about the classes yet
 
+    def __post_init__(self) -> None:
+        self.network.eval()  # training is the loop's business
+
     @property
     def parameters(self) -> int:
         """Numbers to store, those of a frozen encoder included."""

@@ -7,6 +7,7 @@ features are what its last linear layer reads.
 
 from __future__ import annotations
 
+import logging as python_logging
 import os
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -214,6 +215,9 @@ def quiet_transformers(source: str) -> Any:
 
     logging: Any = words
 
+    hub = python_logging.getLogger("huggingface_hub")
+    hub_level = hub.level
+    hub.setLevel(python_logging.ERROR)  # it tells of every try to reach the hub
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -221,7 +225,7 @@ def quiet_transformers(source: str) -> Any:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except Exception as error:  # of many kinds: no network, no such name, damaged weights, pickles that are more than weights
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise InputError(
             f"the model cannot be loaded: {reason}",
@@ -230,6 +234,7 @@ def quiet_transformers(source: str) -> Any:
         ) from None
     finally:
         logging.set_verbosity(level)
+        hub.setLevel(hub_level)
         if bars:
             logging.enable_progress_bar()
 
