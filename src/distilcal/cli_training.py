@@ -76,8 +76,8 @@ def run_command(recipe: Path, out: Path | None, store: Path, changes: tuple[str,
 def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry_run: bool, **flags: Any) -> None:
     """Turn data and a teacher into a smaller student whose confidence can be trusted.
 
-    A teacher that is trained for these classes is used as it stands, with the temperature that suits dev; an encoder without
-    a head is trained first, with a loss that calibrates (focal loss and MDCA). The student learns from labels and teacher.
+    A teacher that is trained for these classes is used as it stands; an encoder without a head is trained first, with MDCA
+    beside cross-entropy. Its logits are divided by the temperature that suits dev. The student learns from labels and teacher.
     The recipe is written into the run's folder, to be changed and run again.
     """
     from distilcal.run.flags import recipe_from_flags

@@ -1,8 +1,8 @@
 """From a few flags to a whole recipe: the defaults that the studies speak for.
 
 A calibrated teacher hands its calibration on (P004), best at temperature 1 and with most of the weight on the teacher. So a
-teacher that comes trained is temperature-scaled on dev, one that has to be trained is trained with focal loss and MDCA, and the
-student minimises 0.1 · cross-entropy + 0.9 · KD.
+teacher that has to be trained is trained with cross-entropy and MDCA, every teacher is divided by the temperature that suits
+dev, and the student minimises 0.1 · cross-entropy + 0.9 · KD at temperature 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from distilcal.recipe import (
 from distilcal.report.runs import main_stage
 from distilcal.store import read_json
 
-TEACHING = (TermSettings("focal", 1.0, settings={"gamma": 3.0}), TermSettings("mdca", 1.0))
+TEACHING = (TermSettings("cross_entropy", 1.0), TermSettings("mdca", 1.0))
 LEARNING = (TermSettings("cross_entropy", 0.1), TermSettings("kd", 0.9, settings={"temperature": 1.0}))
 ALONE = (TermSettings("cross_entropy", 1.0),)
 
@@ -65,7 +65,7 @@ def recipe_from_flags(
     )
     how = TrainSettings(epochs=epochs, batch=batch, lr=lr)
     kept = _numbers(layers)
-    first, trained = _teacher_stage(teacher, teacher_labels, how, max_length)
+    first = _teacher_stage(teacher, teacher_labels, how, max_length)
     if student is None:
         if first.predictions:
             raise InputError("a teacher known by its predictions has no layers to take", remedy="name a --student")
@@ -76,24 +76,24 @@ def recipe_from_flags(
     stages = {"teacher": first}
     if alone:
         stages["alone"] = StageSettings(small, ALONE, how)
-    stages["student"] = StageSettings(small, LEARNING, how, teacher="teacher", scale_teacher=not trained)
+    stages["student"] = StageSettings(small, LEARNING, how, teacher="teacher", scale_teacher=True)
     table = as_table(Recipe(name, seed, data, stages))
     for change in changes:
         change_table(table, change)
     return checked(recipe_from(table))
 
 
-def _teacher_stage(teacher: str, labels: str | None, how: TrainSettings, max_length: int) -> tuple[StageSettings, bool]:
-    """The stage of a teacher, and whether it is trained here."""
+def _teacher_stage(teacher: str, labels: str | None, how: TrainSettings, max_length: int) -> StageSettings:
+    """The stage of a teacher: its predictions, a trained model as it stands, or an encoder to be trained."""
     if Path(teacher).suffix.lower() in SUFFIXES:
         if not Path(teacher).exists():
             raise InputError("there is no such file", source=teacher, remedy="check the path")
-        return StageSettings(predictions=(teacher,)), False
+        return StageSettings(predictions=(teacher,))
     source = _run_model(teacher)
     named = tuple(n.strip() for n in labels.split(",")) if labels else ()
     if _has_head(source):
-        return StageSettings(ModelSettings(name=source, head="keep", labels=named, max_length=max_length)), False
-    return StageSettings(ModelSettings(name=source, head="new", max_length=max_length), TEACHING, how), True
+        return StageSettings(ModelSettings(name=source, head="keep", labels=named, max_length=max_length))
+    return StageSettings(ModelSettings(name=source, head="new", max_length=max_length), TEACHING, how)
 
 
 def _run_model(source: str) -> str:
