@@ -1,4 +1,4 @@
-"""Two processes × 16 train the weights of one × 32: really launched, with gloo, for every loss that is said to see the batch."""
+"""Two processes × 16 train the weights of one × 32: really launched, with gloo, for every loss that looks at the batch."""
 
 import json
 import os
@@ -46,8 +46,26 @@ NAMES = ("kd", "mdca", "mmce_weighted", "rkd", "crl", "adafocal", "pskd", "crd")
 
 
 def launch(arguments, processes, timeout=300):
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes), "--num_machines", "1"]
-    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1", "--main_process_port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        str(processes),
+        "--num_machines",
+        "1",
+    ]
+    command += [
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--num_cpu_threads_per_process",
+        "1",
+        "--main_process_port",
+        "0",
+    ]
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=environment)
 
@@ -81,7 +99,17 @@ def test_two_processes_train_the_weights_of_one(found, name):
 def test_a_whole_run_in_two_processes(tmp_path):
     save_model(tmp_path / "model", head=False)
     write_csv(tmp_path / "train.csv", 120, 0)
-    arguments = ["-m", "distilcal", "distill", "--train", tmp_path / "train.csv", "--teacher", tmp_path / "model", "--epochs", "1"]
+    arguments = [
+        "-m",
+        "distilcal",
+        "distill",
+        "--train",
+        tmp_path / "train.csv",
+        "--teacher",
+        tmp_path / "model",
+        "--epochs",
+        "1",
+    ]
     results = []
     for processes in (1, 2):
         out = tmp_path / f"run{processes}"

@@ -1,0 +1,538 @@
+"""Runs from beginning to end: what is in the folder, what is not trained again, what a kill leaves behind, what is refused."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tiny import reviews, save_model, sentences, write_csv
+
+from distilcal import Predictions
+from distilcal.cli import main
+from distilcal.data import read_dataset
+from distilcal.engine import predict
+from distilcal.models import load_classifier
+from distilcal.recipe import read_recipe
+from distilcal.report.runs import main_stage, read_run, render_runs
+from distilcal.run import plan, run_recipe
+
+FAST = ["--epochs", "1", "--batch", "32", "--lr", "0.005"]
+
+
+def command(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(a) for a in arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output + done.stderr
+    if code == 2:
+        assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+    return done
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    write_csv(folder / "train.csv", 300, 0, ids=True)
+    write_csv(folder / "other.csv", 80, 1, ids=True)
+    save_model(folder / "encoder", head=False)
+    save_model(folder / "trained", labels=("pos", "neg"))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    command("distill", "--train", folder / "train.csv", "--teacher", folder / "encoder", "--ood", folder / "other.csv", *FAST,
+            "--out", folder / "run", "--store", folder / "store")  # fmt: skip
+    return folder
+
+
+def recipe_file(place, path, *, student="layers = [0]", terms='{ loss = "cross_entropy" }, { loss = "kd" }', data="", more=""):
+    path.write_text(f"""
+name = "small"
+[data]
+train = {str(place / "train.csv")!r}
+{data}
+[stages.teacher]
+model = {{ name = {str(place / "encoder")!r}, head = "new" }}
+train = {{ epochs = 1, lr = 0.005 }}
+terms = [{{ loss = "cross_entropy" }}]
+[stages.student]
+model = {{ name = {str(place / "encoder")!r}, head = "new", {student} }}
+train = {{ epochs = 1, lr = 0.005 }}
+teacher = "teacher"
+terms = [{terms}]
+{more}
+""")
+    return path
+
+
+# ---- the folder --------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_holds_all_that_was_promised(place):
+    run = place / "run"
+    for name in ("recipe.toml", "environment.json", "metrics.json", "report.html"):
+        assert (run / name).stat().st_size > 0
+    for stage in ("teacher", "alone", "student"):
+        files = {str(f.relative_to(run / stage)) for f in (run / stage).rglob("*") if f.is_file()}
+        assert {
+            "history.json",
+            "calibrator.json",
+            "model/model.safetensors",
+            "model/config.json",
+            "model/distilcal.json",
+        } <= files
+        assert {"predictions/dev.npz", "predictions/test.npz", "predictions/other.npz"} <= files
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["packages"]["torch"].startswith("2.")
+    assert read_recipe(run / "recipe.toml").stages["student"].teacher == "teacher"
+
+
+def test_saved_predictions_are_those_of_the_saved_model(place):
+    run = place / "run"
+    data = read_dataset(place / "other.csv", classes=("neg", "pos"))
+    for stage in ("teacher", "student"):
+        saved = Predictions.load(run / stage / "predictions" / "other.npz")
+        said = predict(load_classifier(run / stage / "model"), data)
+        assert (saved.ids == said.ids).all()
+        np.testing.assert_allclose(saved.logits, said.logits, atol=1e-5)
+
+
+def test_metrics_are_those_of_the_predictions(place):
+    facts = json.loads((place / "run" / "metrics.json").read_text())
+    for stage, found in facts["stages"].items():
+        for name in ("test", "other"):
+            said = Predictions.load(place / "run" / stage / "predictions" / f"{name}.npz")
+            assert found["sets"][name]["given"]["accuracy"]["value"] == pytest.approx(said.correct.mean())
+            assert found["sets"][name]["given"]["nll"]["value"] == pytest.approx(said.row_nll.mean(), abs=1e-6)
+    assert facts["stages"]["student"]["parameters"] < facts["stages"]["teacher"]["parameters"]
+    assert facts["stages"]["student"]["ms_per_example"] > 0
+    assert main_stage(facts["stages"]) == "student"
+
+
+def test_a_teacher_without_its_student_is_trained_alike(place):
+    """The alone stage differs from the student in its terms only."""
+    recipe = read_recipe(place / "run" / "recipe.toml")
+    assert recipe.stages["alone"].model == recipe.stages["student"].model
+    assert recipe.stages["alone"].train == recipe.stages["student"].train
+    assert recipe.stages["student"].scale_teacher
+    assert recipe.stages["student"].model.layers == (0, 2)
+
+
+# ---- the store ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_the_store_is_not_trained_again(place, tmp_path, monkeypatch):
+    recipe = read_recipe(recipe_file(place, tmp_path / "r.toml"))
+    run_recipe(recipe, tmp_path / "a", tmp_path / "store")
+    told = []
+    other = read_recipe(recipe_file(place, tmp_path / "r.toml", student="layers = [1, 3]"))
+    made = plan(other, tmp_path / "store")
+    assert {s.name: s.done for s in made.stages} == {"teacher": True, "student": False}
+    run_recipe(other, tmp_path / "b", tmp_path / "store", tell=told.append)
+    assert any("teacher: already trained" in line for line in told)
+    assert any("student: training" in line for line in told)
+    import distilcal.run.stages as stages
+
+    monkeypatch.setattr(stages, "fit", lambda *_, **__: pytest.fail("trained again"))
+    run_recipe(other, tmp_path / "c", tmp_path / "store")
+    first, second = (json.loads((tmp_path / f / "metrics.json").read_text()) for f in ("b", "c"))
+    assert first["stages"]["student"]["sets"] == second["stages"]["student"]["sets"]
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        ("stages.teacher.train.lr=0.001", {"teacher", "student"}),
+        ("seed=3", {"teacher", "student"}),
+        ("data.seed=3", {"teacher", "student"}),
+        ("stages.student.scale_teacher=true", {"student"}),
+        ("stages.student.calibrate=isotonic", set()),
+        ("accuracy=0.8", set()),
+        ("name=other", set()),
+    ],
+)
+def test_a_stage_is_named_by_all_that_determines_it(place, tmp_path, change, again):
+    path = recipe_file(place, tmp_path / "r.toml")
+    keys = {s.name: s.key for s in plan(read_recipe(path), tmp_path / "store").stages}
+    changed = {s.name: s.key for s in plan(read_recipe(path, [change]), tmp_path / "store").stages}
+    assert {name for name in keys if keys[name] != changed[name]} == again
+
+
+def test_other_test_data_do_not_train_anything_again(place, tmp_path):
+    path = recipe_file(place, tmp_path / "r.toml", data=f"test = {str(place / 'other.csv')!r}")
+    before = [s.key for s in plan(read_recipe(path), tmp_path).stages]
+    more = [f"data.ood=['{place / 'other.csv'}']", "data.limit_test=20"]
+    dev = plan(read_recipe(path, more[:1]), tmp_path)
+    assert [s.key for s in dev.stages] == before
+
+
+def test_a_damaged_stage_is_trained_again_to_the_same_numbers(place, tmp_path):
+    recipe = read_recipe(recipe_file(place, tmp_path / "r.toml"))
+    run_recipe(recipe, tmp_path / "a", tmp_path / "store")
+    stage = plan(recipe, tmp_path / "store").stages[1]
+    weights = stage.folder / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 255
+    weights.unlink()  # the run's folder has a link to the same file
+    weights.write_bytes(content)
+    with pytest.warns(UserWarning, match="made again"):
+        run_recipe(recipe, tmp_path / "b", tmp_path / "store")
+    first, second = (json.loads((tmp_path / f / "metrics.json").read_text()) for f in ("a", "b"))
+    assert first["stages"]["student"]["sets"] == second["stages"]["student"]["sets"]
+
+
+# ---- killed ------------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+import distilcal.engine.checkpoint as checkpoint
+import distilcal.engine.loop as loop
+point, count = sys.argv[1], int(sys.argv[2])
+calls = {"n": 0}
+def die():
+    calls["n"] += 1
+    if calls["n"] == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+if point == "step":
+    step = loop._Loop._backward
+    def backward(self, *a):
+        die(); return step(self, *a)
+    loop._Loop._backward = backward
+elif point == "save":
+    save = checkpoint.save_file
+    def half(tensors, path, metadata):
+        calls["n"] += 1
+        if calls["n"] == count:
+            save(tensors, path, metadata)
+            with open(path, "r+b") as file:
+                file.truncate(os.path.getsize(path) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return save(tensors, path, metadata)
+    checkpoint.save_file = half
+elif point == "rename":
+    replace = os.replace
+    def renamed(a, b):
+        replace(a, b); die()
+    os.replace = renamed
+from distilcal.cli import main
+sys.argv = ["distilcal", *sys.argv[3:]]
+main()
+"""
+
+
+def launch(program, *arguments):
+    command_line = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command_line, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(place, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    path = recipe_file(place, folder / "r.toml", terms='{ loss = "cross_entropy" }, { loss = "kd" }, { loss = "crl" }')
+    path.write_text(path.read_text().replace("epochs = 1", "epochs = 3"))
+    done = launch(KILLED, "never", 0, "run", path, "--out", folder / "run", "--store", folder / "store")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("point", "count"), [("step", 5), ("step", 30), ("save", 1), ("save", 4), ("rename", 5), ("rename", 14)]
+)
+def test_a_killed_run_goes_on_to_the_same_weights_and_metrics(uninterrupted, tmp_path, point, count):
+    arguments = ("run", uninterrupted / "r.toml", "--out", tmp_path / "run", "--store", tmp_path / "store")
+    killed = launch(KILLED, point, count, *arguments)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    done = launch(KILLED, "never", 0, *arguments)
+    assert done.returncode == 0, done.stderr
+    for stage in ("teacher", "student"):
+        a, b = (folder / "run" / stage for folder in (uninterrupted, tmp_path))
+        assert (a / "model" / "model.safetensors").read_bytes() == (b / "model" / "model.safetensors").read_bytes()
+        histories = [json.loads((f / "history.json").read_text()) for f in (a, b)]
+        assert [h["dev"] for h in histories[0]] == [h["dev"] for h in histories[1]]
+        sets = [json.loads((f / "stage.json").read_text())["sets"] for f in (a, b)]
+        assert sets[0] == sets[1]
+    assert not list((tmp_path / "store").rglob("*.part/*")) or point == "rename"
+
+
+# ---- teachers ----------------------------------------------------------------------------------------------------------
+
+
+def teacher_file(path, source, *, drop=0, classes=("neg", "pos"), seed=0):
+    """The predictions of a model that is not here, as a CSV of probabilities."""
+    with open(source, encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    rng = np.random.default_rng(seed)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "label", *(f"prob_{c}" for c in classes)])
+        for row in rows[drop:]:
+            p = float(np.clip(rng.normal(0.8, 0.1), 0.02, 0.98))
+            label = row["label"] if row["label"] in classes else classes[0]
+            writer.writerow([row["id"], label, *(f"{p if c == label else 1 - p:.4f}" for c in classes)])
+    return path
+
+
+def distilled(place, tmp_path, *arguments):
+    where = ["--out", tmp_path / "run", "--store", tmp_path / "store"]
+    return command("distill", "--train", place / "train.csv", "--no-alone", *FAST, *where, *arguments)
+
+
+def test_a_student_learns_from_predictions_alone(place, tmp_path):
+    teacher = teacher_file(tmp_path / "api.csv", place / "train.csv", classes=("pos", "neg"))
+    done = distilled(place, tmp_path, "--teacher", teacher, "--student", place / "encoder", "--epochs", 8)
+    facts = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert facts["stages"]["teacher"]["parameters"] is None
+    assert facts["stages"]["student"]["sets"]["test"]["given"]["accuracy"]["value"] > 0.7
+    assert "student" in done.output
+    assert not (tmp_path / "run" / "teacher" / "model").exists()
+
+
+def test_a_trained_teacher_is_used_as_it_stands_by_the_names_of_its_classes(place, tmp_path):
+    distilled(place, tmp_path, "--teacher", place / "trained")
+    facts = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert facts["stages"]["teacher"]["epochs"] == 0
+    said = Predictions.load(tmp_path / "run" / "teacher" / "predictions" / "test.npz")
+    assert said.classes == ("neg", "pos")
+    by_hand = load_classifier(tmp_path / "run" / "teacher" / "model").network.model.config.id2label
+    assert by_hand == {0: "neg", 1: "pos"}
+
+
+def test_a_run_is_a_teacher(place, tmp_path):
+    distilled(place, tmp_path, "--teacher", place / "run", "--student", place / "encoder")
+    recipe = read_recipe(tmp_path / "run" / "recipe.toml")
+    assert recipe.stages["teacher"].model.name == str(place / "run" / "student" / "model")
+
+
+def test_students_of_students(place, tmp_path):
+    more = """
+[stages.second]
+model = { start_from = "student" }
+train = { epochs = 1, lr = 0.001 }
+teacher = "student"
+terms = [{ loss = "kd" }, { loss = "rkd", weight = 0.01 }]
+"""
+    recipe = read_recipe(recipe_file(place, tmp_path / "r.toml", more=more))
+    run_recipe(recipe, tmp_path / "run", tmp_path / "store")
+    facts = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert facts["stages"]["second"]["teacher"] == "student"
+    assert facts["stages"]["second"]["parameters"] == facts["stages"]["student"]["parameters"]
+
+
+def test_a_frozen_encoder_and_images_run_too(place, tmp_path):
+    path = recipe_file(place, tmp_path / "r.toml", student="frozen = true, hidden = [8]", terms='{ loss = "kd" }')
+    run_recipe(read_recipe(path), tmp_path / "frozen", tmp_path / "store")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 60)
+    pixels = (rng.integers(0, 100, (60, 32, 32, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=pixels, labels=labels, classes=np.array(["dark", "light"]))
+    (tmp_path / "i.toml").write_text(f"""
+name = "images"
+[data]
+train = {str(tmp_path / "images.npz")!r}
+[stages.teacher]
+model = {{ name = "resnet14" }}
+train = {{ epochs = 1, optimizer = "sgd", lr = 0.05 }}
+terms = [{{ loss = "cross_entropy" }}, {{ loss = "mdca" }}]
+[stages.student]
+model = {{ name = "resnet8" }}
+train = {{ epochs = 1, optimizer = "sgd", lr = 0.05, schedule = "cosine" }}
+teacher = "teacher"
+scale_teacher = true
+terms = [{{ loss = "kd", temperature = 4.0 }}, {{ loss = "crd", weight = 0.8, negatives = 10 }}]
+""")
+    run_recipe(read_recipe(tmp_path / "i.toml"), tmp_path / "images", tmp_path / "store")
+    facts = json.loads((tmp_path / "images" / "metrics.json").read_text())
+    assert facts["stages"]["student"]["sets"]["test"]["given"]["accuracy"]["value"] >= 0
+    made = load_classifier(tmp_path / "images" / "student" / "model")
+    said = Predictions.load(tmp_path / "images" / "student" / "predictions" / "dev.npz")
+    assert made.classes == said.classes == ("dark", "light")
+
+
+# ---- commands ----------------------------------------------------------------------------------------------------------
+
+
+def test_predict_labels_new_data(place, tmp_path):
+    made, _ = sentences(50, 9)
+    with open(tmp_path / "new.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["text"], *([m] for m in made)])
+    done = command("predict", place / "run", tmp_path / "new.csv", "-o", tmp_path / "out.csv")
+    assert "50 rows" in done.output
+    with open(tmp_path / "out.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 50
+    assert {r["label"] for r in rows} <= {"neg", "pos"}
+    from distilcal.calibrate import load_calibrator
+
+    limit = json.loads((place / "run" / "metrics.json").read_text())["stages"]["student"]["threshold"]["confidence"]
+    data = reviews(50, 9)
+    said = load_calibrator(place / "run" / "student" / "calibrator.json")(
+        predict(load_classifier(place / "run" / "student" / "model"), data)
+    )
+    np.testing.assert_allclose([float(r["confidence"]) for r in rows], said.confidence, atol=1e-5)
+    over = [r["hand_over"] == "1" for r in rows]
+    assert over == [limit is None or c < limit for c in said.confidence]
+    command("predict", place / "run", tmp_path / "new.csv", "-o", tmp_path / "t.csv", "--stage", "teacher")
+    assert (tmp_path / "t.csv").read_text() != (tmp_path / "out.csv").read_text()
+
+
+def test_report_compares_runs(place, tmp_path):
+    done = command("report", place / "run", "--html", tmp_path / "r.html")
+    assert "student is right on" in done.output
+    assert "Against alone (without teacher)" in done.output
+    page = (tmp_path / "r.html").read_text()
+    assert "<script" not in page
+    assert page.count("<figure>") >= 8
+    command("distill", "--train", place / "train.csv", "--teacher", place / "encoder", *FAST, "--no-alone", "--seed", "5",
+            "--out", tmp_path / "second", "--store", place / "store")  # fmt: skip
+    both = command("report", place / "run", tmp_path / "second")
+    assert "second: student" in both.output
+
+
+def test_names_from_the_data_stay_text(place, tmp_path):
+    run = read_run(place / "run")
+    facts = json.loads(json.dumps(run.facts))
+    facts["name"] = "<script>alert(1)</script>"
+    facts["stages"]["<b>evil</b>"] = facts["stages"].pop("teacher")
+    (place / "run" / "teacher").rename(place / "run" / "kept")
+    try:
+        (place / "run" / "<b>evil<").mkdir(exist_ok=True)
+        (place / "run" / "<b>evil<" / "b>").mkdir(exist_ok=True)
+        (place / "run" / "<b>evil<" / "b>" / "history.json").write_text("[]")
+        page = render_runs([type(run)(run.folder, facts)])
+    finally:
+        (place / "run" / "kept").rename(place / "run" / "teacher")
+    assert "<script>alert" not in page
+    assert "<b>evil" not in page
+
+
+def test_dry_run_says_what_would_be_done(place, tmp_path):
+    done = command("run", recipe_file(place, tmp_path / "r.toml"), "--dry-run", "--store", tmp_path / "store")
+    assert "teacher: would train 1 epochs: 1·cross_entropy" in done.output
+    assert "student: would train 1 epochs, taught by teacher" in done.output
+    assert not (tmp_path / "store").exists()
+    assert not Path("runs/small").exists()
+
+
+def test_examples_are_printed():
+    listed = command("example").output
+    assert "demo" in listed
+    assert command("example", "demo").output.startswith("# ")
+    assert "did you mean demo" in command("example", "dmo", code=2).stderr
+
+
+# ---- refused -----------------------------------------------------------------------------------------------------------
+
+
+def refused(place, tmp_path, *arguments):
+    done = command("distill", "--no-alone", "--out", tmp_path / "run", "--store", tmp_path / "store", *FAST, *arguments, code=2)
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--train", "train.csv", "--teacher", "encoder", "--label", "mood"], "no column 'mood'; it has id, text, label"),
+        (["--train", "train.csv", "--teacher", "encoder", "--text", "words"], "no column 'words'"),
+        (["--train", "train.csv", "--teacher", "encoder", "--test", "odd.csv"], "odd.csv, line 3: label 'neutral' is not"),
+        (["--train", "train.csv", "--teacher", "other-classes"], "knows the classes 'sad', 'happy', the data 'neg', 'pos'"),
+        (["--train", "train.csv", "--teacher", "short.csv", "--student", "encoder"], "lack 7 of the 216 rows"),
+        (
+            ["--train", "train.csv", "--teacher", "strange.csv", "--student", "encoder"],
+            "has classes 'up', 'down', not 'neg', 'pos'",
+        ),
+        (["--train", "train.csv", "--teacher", "full.csv"], "name a --student"),
+        (["--train", "train.csv", "--teacher", "encoder", "--student", "./no-such-folder"], "no such folder"),
+        (["--train", "no.csv", "--teacher", "encoder"], "no such file"),
+        (["--train", "train.csv", "--teacher", "encoder", "--layers", "0,x"], "are not numbers"),
+        (["--train", "train.csv", "--teacher", "encoder", "--layers", "0,9"], "layer 9 of a model with 4"),
+        (
+            ["--train", "train.csv", "--teacher", "encoder", "--set", "stages.student.trian.lr=1"],
+            "unknown key stages.student.trian",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_with_the_remedy(place, tmp_path, arguments, words):
+    (place / "odd.csv").write_text("text,label\ngood,pos\nmeh,neutral\n")
+    teacher_file(place / "full.csv", place / "train.csv")
+    teacher_file(place / "short.csv", place / "train.csv", drop=10)
+    teacher_file(place / "strange.csv", place / "train.csv", classes=("up", "down"))
+    if not (place / "other-classes").exists():
+        save_model(place / "other-classes", labels=("sad", "happy"))
+    given = [str(place / a) if (place / a).exists() and a != "." else a for a in arguments]
+    assert words in refused(place, tmp_path, *given)
+
+
+def test_features_of_a_predictions_only_teacher_are_refused(place, tmp_path):
+    teacher = teacher_file(tmp_path / "api.csv", place / "train.csv")
+    path = recipe_file(place, tmp_path / "r.toml", terms='{ loss = "rkd" }')
+    text = path.read_text()
+    start, end = text.index("[stages.teacher]"), text.index("[stages.student]")
+    path.write_text(text[:start] + f"[stages.teacher]\npredictions = [{str(teacher)!r}]\n" + text[end:])
+    done = command("run", path, "--out", tmp_path / "run", "--store", tmp_path / "store", code=2)
+    assert "known by its predictions only and has no features" in done.stderr
+
+
+def test_two_runs_in_one_folder_at_once(place, tmp_path):
+    from distilcal.store import locked
+
+    holder = subprocess.Popen(
+        [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\nfrom distilcal.store import locked\n"
+         "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)", str(tmp_path / "run" / ".lock")],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert holder.stdout.readline() == "held\n"
+        assert "another run is working in" in refused(
+            place, tmp_path, "--train", place / "train.csv", "--teacher", place / "encoder"
+        )
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    with locked(tmp_path / "run" / ".lock"):
+        pass
+
+
+FULL = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+from distilcal.cli import main
+main()
+"""
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_half_written(place, tmp_path):
+    path = recipe_file(place, tmp_path / "r.toml")
+    arguments = ["run", path, "--out", tmp_path / "run", "--store", tmp_path / "store"]
+    done = launch(FULL, *arguments)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    assert not list((tmp_path / "store").rglob("*.part"))
+    assert launch(KILLED, "never", 0, *arguments).returncode == 0
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    assert "not the folder of a finished run" in command("report", tmp_path, code=2).stderr
+    assert "not the folder of a finished run" in command("predict", tmp_path, "x.csv", "-o", tmp_path / "o.csv", code=2).stderr
+    assert "is not a .csv" in command("predict", tmp_path, "x.csv", "-o", tmp_path / "o.txt", code=2).stderr
+
+
+def test_commands_answer_fast():
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "distilcal", "distill", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "torch" not in done.stderr
+    assert "transformers" not in done.stderr
+    assert time.perf_counter() - begun < 30
