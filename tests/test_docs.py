@@ -16,10 +16,11 @@ EXAMPLES = [(page, *found) for page in PAGES for found in BLOCK.findall(page.rea
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder as `make demo` leaves it."""
+    """A folder as `make eval` leaves it, with the made-up reviews of docs/distill.md."""
     folder = tmp_path_factory.mktemp("docs")
     shutil.copytree(ROOT / "examples", folder / "examples")
-    subprocess.run([sys.executable, "examples/make_predictions.py", "demo"], cwd=folder, check=True, capture_output=True)
+    for command in (["examples/make_predictions.py", "demo"], ["examples/make_reviews.py", "reviews"]):
+        subprocess.run([sys.executable, *command], cwd=folder, check=True, capture_output=True)
     return folder
 
 
@@ -34,7 +35,7 @@ def test_documented_output(folder, page, name, kind, block, output):
     else:
         first, output = block.split("\n", 1)
         here = Path(sys.executable).parent
-        command = first.removeprefix("$ ").replace("distilcal ", f"{here / 'distilcal'} ", 1)
+        command = first.removeprefix("$ ").replace("distilcal ", f"{here / 'distilcal'} ")
         command = command.replace("python ", f"{sys.executable} ", 1) if command.startswith("python ") else command
     done = subprocess.run(command, cwd=folder, shell=kind == "console", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -48,6 +49,8 @@ def test_there_are_examples_on_every_subject():
         "contributing-metric",
         "files-npz",
         "calibration-table",
+        "distill-dry-run",
+        "training-fit",
     }
 
 

@@ -65,6 +65,8 @@ def run_command(recipe: Path, out: Path | None, store: Path, changes: tuple[str,
 @click.option("--batch", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, show_default=True)
 @click.option("--max-length", type=click.IntRange(8), default=256, show_default=True, help="Tokens of a text.")
+@click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
+              help="Accuracy wanted among the answers that are not handed over to a human.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option(
     "--alone/--no-alone", default=True, show_default=True, help="Also train the student without its teacher, to compare."

@@ -70,10 +70,11 @@ class Model:
 
     @property
     def role(self) -> str:
-        stages = self.run.facts["stages"]
-        if any(other["teacher"] == self.stage for other in stages.values()):
-            return "teacher and student" if self.facts["teacher"] else "teacher"
-        return f"learned from {self.facts['teacher']}" if self.facts["teacher"] else "without teacher"
+        """What it is to the others: taught by whom, teacher of whom."""
+        taught = [name for name, other in self.run.facts["stages"].items() if other["teacher"] == self.stage]
+        parts = [f"taught by {self.facts['teacher']}"] if self.facts["teacher"] else []
+        parts += [f"teaches {', '.join(taught)}"] if taught else []
+        return "; ".join(parts) or "no teacher"
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def reading(s: Summary) -> Iterator[str]:
         size = _ratio(s.main.facts["parameters"], other.facts["parameters"])
         speed = _ratio(s.main.facts["ms_per_example"], other.facts["ms_per_example"])
         if other.stage == s.main.facts["teacher"] and other.run is s.main.run and size and speed:
-            yield f"It has {size:.0%} of the parameters of its teacher {c.a} and takes {speed:.0%} of its time per example."
+            yield f"It has {size:.0%} of its teacher's parameters and takes {speed:.0%} of its time per example."
         parts = [_difference(c[name]) for name in ("accuracy", "nll", "ece")]
         yield f"Against {c.a} ({other.role}), on the same rows: {'; '.join(parts)}."
     away = [(name, s.main.figure(name, "ece"), s.main.figure(name, "accuracy")) for name in s.sets[1:]]
@@ -155,7 +156,9 @@ def reading(s: Summary) -> Iterator[str]:
         worst = max(known, key=lambda k: k[1])
         best = min(known, key=lambda k: k[1])
         span = f"{best[1]:.3f} ({best[0]}) to {worst[1]:.3f} ({worst[0]})" if len(known) > 1 else f"{worst[1]:.3f} ({worst[0]})"
-        yield f"Out of domain its ECE is {span}, its accuracy {min(k[2] for k in known):.1%} to {max(k[2] for k in known):.1%}."
+        rights = sorted(k[2] for k in known)
+        right = f"{rights[0]:.1%} to {rights[-1]:.1%}" if len(known) > 1 else f"{rights[0]:.1%}"
+        yield f"Out of domain its ECE is {span}, its accuracy {right}."
     for o in s.main.run.facts["overlaps"]:
         shared = f"{o['rows']} examples of {o['second']} ({o['share']:.1%})"
         yield f"Note: {shared} stand in {o['first']} too; figures there may flatter."
@@ -285,8 +288,7 @@ def _scatter(s: Summary, name: str) -> dict[str, Any]:
     if not points:
         return {"name": name, "points": [], "x_ticks": [], "y_ticks": []}
     right = _nice(max(e["high"] for _, _, _, e in points))
-    low = math.floor(20 * min(a["low"] for _, _, a, _ in points)) / 20
-    high = math.ceil(20 * max(a["high"] for _, _, a, _ in points)) / 20
+    low, high, rungs = _ladder(min(a["low"] for _, _, a, _ in points), max(a["high"] for _, _, a, _ in points))
 
     def y(value: float) -> float:
         return CHART.y((value - low) / max(high - low, 1e-9))
@@ -312,8 +314,17 @@ def _scatter(s: Summary, name: str) -> dict[str, Any]:
         "where": _where(name),
         "points": shapes,
         "x_ticks": [{"x": CHART.x(i / steps), "label": f"{right * i / steps:.3g}"} for i in range(steps + 1)],
-        "y_ticks": [{"y": CHART.y(i / 4), "label": f"{low + (high - low) * i / 4:.1%}"} for i in range(5)],
+        "y_ticks": [{"y": CHART.y(i / rungs), "label": f"{low + (high - low) * i / rungs:.0%}"} for i in range(rungs + 1)],
     }
+
+
+def _ladder(low: float, high: float) -> tuple[float, float, int]:
+    """Ends and number of steps of an axis of percentages: at most six steps of a round width."""
+    for step in (1, 2, 5, 10, 20):
+        first, last = math.floor(100 * low / step), math.ceil(100 * high / step)
+        if last - first <= 6:
+            break
+    return first * step / 100, max(last, first + 1) * step / 100, max(last - first, 1)
 
 
 def _nice(value: float) -> float:

@@ -55,6 +55,7 @@ def recipe_from_flags(
     lr: float = 5e-5,
     max_length: int = 256,
     seed: int = 0,
+    accuracy: float = 0.95,
     alone: bool = True,
     name: str = "distilled",
     changes: Sequence[str] = (),
@@ -77,7 +78,7 @@ def recipe_from_flags(
     if alone:
         stages["alone"] = StageSettings(small, ALONE, how)
     stages["student"] = StageSettings(small, LEARNING, how, teacher="teacher", scale_teacher=True)
-    table = as_table(Recipe(name, seed, data, stages))
+    table = as_table(Recipe(name, seed, data, stages, accuracy))
     for change in changes:
         change_table(table, change)
     return checked(recipe_from(table))

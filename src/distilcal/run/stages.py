@@ -167,7 +167,7 @@ def _made(
     wanted = {w for t in settings.terms for w in _wants(t.loss, stage.name)}
     said, live = _teacher_for(stage, splits, stages, classifier, wanted, team, tell)
     terms = make_terms(settings, train, classifier, said, live, recipe.seed, stage.name)
-    tell(f"{stage.name}: training {classifier.parameters / 1e6:.1f} M parameters on {len(train):,} examples")
+    tell(f"{stage.name}: training {classifier.parameters:,} parameters on {len(train):,} examples")
     result = fit(
         classifier,
         train,
