@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from distilcal.models.cifar import Network
+from distilcal.models.layers import Network
 
 Tensors = Mapping[str, Tensor]
 
