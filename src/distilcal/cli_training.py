@@ -40,6 +40,7 @@ def run_command(recipe: Path, out: Path | None, store: Path, changes: tuple[str,
 
     RECIPE is a TOML file; 'distilcal example' makes one. Killed runs go on where they stopped when started again.
     """
+    _wait_quietly()
     from distilcal.recipe import read_recipe
 
     _carry_out(read_recipe(recipe, changes), out, store, dry_run)
@@ -82,6 +83,7 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     beside cross-entropy. Its logits are divided by the temperature that suits dev. The student learns from labels and teacher.
     The recipe is written into the run's folder, to be changed and run again.
     """
+    _wait_quietly()
     from distilcal.run.flags import recipe_from_flags
 
     _carry_out(
@@ -99,6 +101,7 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
 @click.option("--id", "id_column", default="", help="Column of ids.")
 def predict_command(run: Path, data: str, output: Path, stage: str, text: str | None, pair: str, id_column: str) -> None:
     """Label new data with a model of a run: label, calibrated confidence, and whether to hand over to a human."""
+    _wait_quietly()
     from distilcal.data import Columns
     from distilcal.run import predict_file
 
@@ -218,7 +221,8 @@ def _carry_out(recipe: Recipe, out: Path | None, store: Path, dry_run: bool) -> 
         if dry_run:
             _show_plan(plan(recipe, store), folder)
             return
-        run_recipe(recipe, folder, store, tell=_say, bars=_training_bar)
+        screen = _Screen()
+        run_recipe(recipe, folder, store, tell=screen.say, bars=screen.bar)
         if not leads:
             return
         from distilcal.report.runs import read_run, show_runs
@@ -246,8 +250,12 @@ def _show_plan(made: Any, folder: Path) -> None:
     click.echo(f"results would go to {folder}")
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+def _wait_quietly() -> None:
+    """Let torch's threads sleep while they wait: spinning, they slow a busy machine down many times over.
+
+    Must come before torch is imported, which reads it once.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @contextmanager
@@ -258,29 +266,47 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _training_bar(name: str) -> Iterator[Callable[[Any], None] | None]:
-    """A bar with the parts of the loss, speed and time left on a terminal's standard error, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+class _Screen:
+    """Messages on standard error and, on a terminal, a bar below them with the parts of the loss, speed and time left."""
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
+    def __init__(self) -> None:
+        self.live: Any = None  # the bar, while a stage trains
+
+    def say(self, text: str) -> None:
+        if self.live is None:
+            click.echo(text, err=True)
+        else:
+            self.live.console.print(text, markup=False, highlight=False)
+
+    @contextmanager
+    def bar(self, name: str) -> Iterator[Callable[[Any], None] | None]:
+        """What a stage calls after each step; None where nobody looks."""
+        if not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+        progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        task = progress.add_task(name, total=None)
 
         def update(step: Any) -> None:
+            if self.live is None:
+                progress.start()
+                self.live = progress
             parts = " ".join(f"{key} {value:.3f}" for key, value in step.losses.items())
-            speed = bar.tasks[0].speed
+            speed = progress.tasks[0].speed
             pace = f" {speed:.1f} steps/s" if speed else ""
             total, done = step.epochs * step.steps, step.epoch * step.steps + step.step
-            bar.update(
-                task, total=total, completed=done, description=f"{name} epoch {step.epoch + 1}/{step.epochs} {parts}{pace}"
-            )
+            words = f"{name} epoch {step.epoch + 1}/{step.epochs} {parts}{pace}"
+            progress.update(task, total=total, completed=done, description=words)
 
-        yield update
+        try:
+            yield update
+        finally:
+            progress.stop()
+            self.live = None
 
 
 @contextmanager
