@@ -383,7 +383,7 @@ def test_predict_labels_new_data(place, tmp_path):
 def test_report_compares_runs(place, tmp_path):
     done = command("report", place / "run", "--html", tmp_path / "r.html")
     assert "student is right on" in done.output
-    assert "Against alone (without teacher)" in done.output
+    assert "Against alone (no teacher)" in done.output
     page = (tmp_path / "r.html").read_text()
     assert "<script" not in page
     assert page.count("<figure>") >= 8

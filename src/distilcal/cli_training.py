@@ -58,6 +58,7 @@ def run_command(recipe: Path, out: Path | None, store: Path, changes: tuple[str,
 @click.option("--ood", multiple=True, help="Data from another domain; may be given more than once.")
 @click.option("--text", default="", help="Column of texts.")
 @click.option("--pair", default="", help="Column of second texts.")
+@click.option("--choices", default="", help="Columns of choices, as a,b,c, or one that holds lists; --text is then the prompt.")
 @click.option("--label", default="label", show_default=True, help="Column of labels.")
 @click.option("--id", "id_column", default="", help="Column of ids.  [default: id, or made from content]")
 @click.option("--group", default="", help="Column of groups that are never split between train and test.")

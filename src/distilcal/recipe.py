@@ -5,6 +5,7 @@ A field stands here once, with its default and what it means. An unknown key is 
 
 from __future__ import annotations
 
+import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from distilcal.errors import InputError
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of runs and stages, which are folders
 
 
 @dataclass(frozen=True)
@@ -198,11 +201,11 @@ def checked(recipe: Recipe) -> Recipe:
         raise InputError("there are no stages", remedy="add [stages.student] with a model and terms")
     if not recipe.data.train:
         raise InputError("data.train is empty", remedy="name the training data")
-    if not recipe.name or Path(recipe.name).name != recipe.name:
-        raise InputError(f"name {recipe.name!r} is no name for a folder", remedy="use letters, digits and dashes")
+    if not NAME.fullmatch(recipe.name):
+        raise InputError(f"name {recipe.name!r} is no name for a folder", remedy="use letters, digits, dashes and dots")
     for name, stage in recipe.stages.items():
-        if Path(name).name != name:
-            raise InputError(f"{name!r} is no name for a stage", remedy="use letters, digits and dashes")
+        if not NAME.fullmatch(name):
+            raise InputError(f"{name!r} is no name for a stage", remedy="use letters, digits, dashes and dots")
         if stage.predictions and (stage.terms or stage.model.name or stage.model.start_from):
             raise InputError(f"stages.{name} has predictions and a model", remedy="give one of them")
         if not stage.predictions and bool(stage.model.name) == bool(stage.model.start_from):

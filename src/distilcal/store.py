@@ -42,7 +42,7 @@ def digest(value: Any) -> str:
 def write_json(path: Path, value: Any) -> None:
     """A JSON file that is whole or not there."""
     with write_aside(path) as file:
-        file.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=True).encode() + b"\n")
+        file.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
 
 def read_json(path: Path) -> Any:
@@ -66,9 +66,12 @@ def sealed(folder: Path, **facts: Any) -> Iterator[Path]:
         files = {str(f.relative_to(aside)): file_digest(f) for f in sorted(aside.rglob("*")) if f.is_file()}
         write_json(aside / MANIFEST, {"format": FORMAT, **facts, "files": files})
         os.chmod(aside, 0o755)  # mkdtemp made it private
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(aside, folder)
+        try:
+            os.replace(aside, folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(aside)  # another process was faster; what is under one name is the same
         _sync(folder.parent)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)

@@ -81,7 +81,7 @@ def fit(
     settings = settings or TrainSettings()
     started = time.perf_counter()
     dev = _check(classifier, train, dev, terms, teacher, live_teacher)
-    accelerator = make_accelerator(settings.precision)
+    accelerator = make_accelerator(settings.precision, head_unused=not any("logits" in t.wants for t in terms))
     batches, dev_batches = classifier.feed.read(train, store), classifier.feed.read(dev, store)
     losses: list[Any] = [t.loss for t in terms if isinstance(t.loss, nn.Module)]
     for loss in losses:

@@ -22,13 +22,14 @@ from distilcal.views import SEEN, View
 GATHERED = {"logits", "features"}  # with gradient
 
 
-def make_accelerator(precision: str) -> Any:
-    """The only Accelerator; its number of processes must be the launcher's."""
-    from accelerate import Accelerator
+def make_accelerator(precision: str, *, head_unused: bool = False) -> Any:
+    """The only Accelerator; its number of processes must be the launcher's. ``head_unused``: no loss looks at the logits."""
+    from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=False)  # another fit in this process may want another precision
-    accelerator = Accelerator(mixed_precision=_mixed(precision))
+    together = DistributedDataParallelKwargs(find_unused_parameters=head_unused)
+    accelerator = Accelerator(mixed_precision=_mixed(precision), kwargs_handlers=[together])
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != launched:
         raise InputError(

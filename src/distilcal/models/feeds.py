@@ -282,12 +282,16 @@ class FrozenFeed:
         if store is None:
             values = make(np.arange(len(data)))["features"]
         else:
-            cache = RowCache(store / "features", digest([weights_digest(self.encoder), self.feed.describe()]))
+            cache = RowCache(store / "features", digest(self.describe()))
             values = cache.fetch(data.content_keys, ("features",), make)["features"]
         return Numbers(torch.from_numpy(values))
 
     def describe(self) -> dict[str, Any]:
-        return {"encoder": weights_digest(self.encoder), **self.feed.describe()}
+        return {"encoder": self._encoder_digest, **self.feed.describe()}
+
+    @cached_property
+    def _encoder_digest(self) -> str:
+        return weights_digest(self.encoder)  # once: it is not trained
 
 
 # ---- the one pass without gradient -------------------------------------------------------------------------------------

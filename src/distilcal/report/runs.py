@@ -262,8 +262,8 @@ def _table(s: Summary, name: str) -> Table:
             row["size"],
             row["ms"],
             _with_span(given["accuracy"]),
-            f"{given['nll']['value']:.3f}",
-            f"{given['brier']['value']:.3f}",
+            _number(given["nll"]["value"]),
+            _number(given["brier"]["value"]),
             _with_span(given["ece"]),
             "–" if after is None else _with_span(after["ece"]),
             "–" if accepted is None else f"{accepted['coverage']:.0%}",
@@ -274,7 +274,11 @@ def _table(s: Summary, name: str) -> Table:
 
 def _with_span(figure: Mapping[str, Any]) -> str:
     mark = "*" if figure.get("beyond_chance") else ""
-    return f"{figure['value']:.3f}{mark} [{figure['low']:.3f}, {figure['high']:.3f}]"
+    return f"{_number(figure['value'])}{mark} [{_number(figure['low'])}, {_number(figure['high'])}]"
+
+
+def _number(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.3f}"  # only an infinite figure is not in the file
 
 
 def _scatter(s: Summary, name: str) -> dict[str, Any]:

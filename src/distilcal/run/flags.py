@@ -46,6 +46,7 @@ def recipe_from_flags(
     ood: Sequence[str] = (),
     text: str = "",
     pair: str = "",
+    choices: str = "",
     label: str = "label",
     id_column: str = "",
     group: str = "",
@@ -62,7 +63,16 @@ def recipe_from_flags(
 ) -> Recipe:
     """The recipe of ``distilcal distill``."""
     data = DataSettings(
-        train=train, dev=dev, test=test, ood=tuple(ood), text=text, pair=pair, label=label, id=id_column, group=group
+        train=train,
+        dev=dev,
+        test=test,
+        ood=tuple(ood),
+        text=text,
+        pair=pair,
+        choices=_names(choices),
+        label=label,
+        id=id_column,
+        group=group,
     )
     how = TrainSettings(epochs=epochs, batch=batch, lr=lr)
     kept = _numbers(layers)
@@ -91,7 +101,7 @@ def _teacher_stage(teacher: str, labels: str | None, how: TrainSettings, max_len
             raise InputError("there is no such file", source=teacher, remedy="check the path")
         return StageSettings(predictions=(teacher,))
     source = _run_model(teacher)
-    named = tuple(n.strip() for n in labels.split(",")) if labels else ()
+    named = _names(labels)
     if _has_head(source):
         return StageSettings(ModelSettings(name=source, head="keep", labels=named, max_length=max_length))
     return StageSettings(ModelSettings(name=source, head="new", max_length=max_length), TEACHING, how)
@@ -121,6 +131,10 @@ def _has_head(source: str) -> bool:
 def _layer_count(source: str) -> int:
     config = _config(source)
     return int(config.get("num_hidden_layers") or config.get("n_layers") or 0)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(n.strip() for n in text.split(",")) if text else ()
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

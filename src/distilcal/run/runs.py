@@ -116,7 +116,7 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "packages": packages,
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 
@@ -153,7 +153,9 @@ def _results(stage: Stage, recipe: Recipe, splits: Splits, folder: Path) -> dict
         "parameters": None,
         "ms_per_example": None,
         "calibrator": None if calibrator is None else calibrator.kind,
-        "threshold": None if limit is None else asdict(limit),
+        "threshold": None
+        if limit is None
+        else {k: _finite(v) if isinstance(v, float) else v for k, v in asdict(limit).items()},
         "sets": {},
     }
     if not stage.settings.predictions:
@@ -180,16 +182,18 @@ def _figures(predictions: Predictions) -> dict[str, Any]:
     found = evaluate(predictions, chosen, intervals=RESAMPLES)
     made = {
         name: {
-            "value": f.value,
-            "low": f.low,
-            "high": f.high,
-            "null": f.null,
+            **{key: _finite(getattr(f, key)) for key in ("value", "low", "high", "null")},
             "beyond_chance": f.beyond_chance,
             "definition": f.definition,
         }
         for name, f in found.figures.items()
     }
-    return {**made, "aurc": {"value": aurc(predictions)}}
+    return {**made, "aurc": {"value": _finite(aurc(predictions))}}
+
+
+def _finite(value: float | None) -> float | None:
+    """What JSON can say: an infinite NLL (a probability of 0 for what was true) is null."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _accepted(predictions: Predictions, limit: Any) -> dict[str, float | None]:

@@ -167,6 +167,9 @@ def _made(
     wanted = {w for t in settings.terms for w in _wants(t.loss, stage.name)}
     said, live = _teacher_for(stage, splits, stages, classifier, wanted, team, tell)
     terms = make_terms(settings, train, classifier, said, live, recipe.seed, stage.name)
+    with team.leader_first():  # what is tokenised or encoded once is there for the others
+        for data in (train, splits.dev):
+            classifier.feed.read(data, stage.store)
     tell(f"{stage.name}: training {classifier.parameters:,} parameters on {len(train):,} examples")
     result = fit(
         classifier,
