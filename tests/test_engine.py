@@ -256,8 +256,8 @@ def test_a_loss_that_explodes_says_so():
 def test_terms_are_checked(settings, words):
     with pytest.raises(InputError, match=words):
         make_term("focal" if settings else "focl", settings=settings)
-    with pytest.raises(InputError, match="no view 'mixed'"):
-        make_term("focal", view="mixed")
+    with pytest.raises(InputError, match="no view 'mixed'; views: plain"):
+        fit(student(), TRAIN, DEV, [make_term("focal", view="mixed")])
 
 
 def test_steps_are_told():
@@ -273,8 +273,7 @@ def test_a_view_of_ones_own_needs_no_change_to_the_loop():
         said = network({"vectors": batch.inputs["vectors"] + 1.0})
         return View(said.logits, said.features, batch.labels, batch.targets, batch.ids)
 
-    terms = [term("cross_entropy"), copy.copy(term("cross_entropy"))]
-    object.__setattr__(terms[1], "view", "noisy")
+    terms = [term("cross_entropy"), make_term("cross_entropy", view="noisy")]
     result = fit(student(), TRAIN, DEV, terms, TrainSettings(epochs=1), views={**VIEWS, "noisy": noisy})
     assert set(result.history[0]["losses"]) == {"cross_entropy", "cross_entropy(noisy)"}
 
@@ -370,6 +369,35 @@ def test_the_state_of_another_run_or_a_damaged_one_is_not_used(tmp_path):
     (tmp_path / "last.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.warns(DamagedWarning):
         assert fit(student(), TRAIN, DEV, [term("focal")], how, folder=tmp_path).resumed_at == 0
+
+
+@pytest.mark.parametrize("change", ["soft labels", "settings of a memory", "a function of one's own"])
+def test_a_state_is_resumed_by_the_same_fit_only(tmp_path, change):
+    soft = Dataset(TRAIN.inputs, TRAIN.labels, TRAIN.classes, label_probs=np.full((90, 3), 1 / 3))
+    how = TrainSettings(epochs=1, lr=0.05)
+
+    def once(logits, labels):
+        return cross_entropy(logits, labels)
+
+    def twice(logits, labels):
+        return 2 * cross_entropy(logits, labels)
+
+    calls = {
+        "soft labels": [([term("cross_entropy")], False), ([term("cross_entropy")], True)],
+        "settings of a memory": [([term("pskd", alpha=0.1)], False), ([term("pskd", alpha=0.9)], False)],
+        "a function of one's own": [([make_term(once)], False), ([make_term(twice)], False)],
+    }[change]
+    fit(student(), soft, DEV, calls[0][0], how, soft_labels=calls[0][1], folder=tmp_path)
+    with pytest.warns(DamagedWarning, match="another run"):
+        assert fit(student(), soft, DEV, calls[1][0], how, soft_labels=calls[1][1], folder=tmp_path).resumed_at == 0
+
+
+def test_a_live_teacher_must_read_what_the_student_reads(tmp_path):
+    save_model(tmp_path / "m", labels=("neg", "pos"))
+    short = make_classifier(ModelSettings(name=str(tmp_path / "m"), max_length=8), reviews())
+    long = make_classifier(ModelSettings(name=str(tmp_path / "m"), max_length=16), reviews())
+    with pytest.raises(InputError, match="must read the same inputs"):
+        fit(short, reviews(), reviews(30, 1), [make_term("kd")], TrainSettings(epochs=1), live_teacher=long)
 
 
 def test_a_finished_run_trains_nothing_more(tmp_path):

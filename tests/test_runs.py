@@ -165,9 +165,9 @@ def test_a_stage_is_named_by_all_that_determines_it(place, tmp_path, change, aga
 def test_other_test_data_do_not_train_anything_again(place, tmp_path):
     path = recipe_file(place, tmp_path / "r.toml", data=f"test = {str(place / 'other.csv')!r}")
     before = [s.key for s in plan(read_recipe(path), tmp_path).stages]
-    more = [f"data.ood=['{place / 'other.csv'}']", "data.limit_test=20"]
-    dev = plan(read_recipe(path, more[:1]), tmp_path)
-    assert [s.key for s in dev.stages] == before
+    other = plan(read_recipe(path, [f"data.ood=['{place / 'other.csv'}']", f"data.test={place / 'train.csv'}"]), tmp_path)
+    assert len(other.splits.test) == 300
+    assert [s.key for s in other.stages] == before
 
 
 def test_a_damaged_stage_is_trained_again_to_the_same_numbers(place, tmp_path):
@@ -327,8 +327,8 @@ def test_a_frozen_encoder_and_images_run_too(place, tmp_path):
     path = recipe_file(place, tmp_path / "r.toml", student="frozen = true, hidden = [8]", terms='{ loss = "kd" }')
     run_recipe(read_recipe(path), tmp_path / "frozen", tmp_path / "store")
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, 2, 60)
-    pixels = (rng.integers(0, 100, (60, 32, 32, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8)
+    labels = rng.integers(0, 2, 240)
+    pixels = (rng.integers(0, 100, (240, 32, 32, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8)
     np.savez(tmp_path / "images.npz", images=pixels, labels=labels, classes=np.array(["dark", "light"]))
     (tmp_path / "i.toml").write_text(f"""
 name = "images"
@@ -347,7 +347,7 @@ terms = [{{ loss = "kd", temperature = 4.0 }}, {{ loss = "crd", weight = 0.8, ne
 """)
     run_recipe(read_recipe(tmp_path / "i.toml"), tmp_path / "images", tmp_path / "store")
     facts = json.loads((tmp_path / "images" / "metrics.json").read_text())
-    assert facts["stages"]["student"]["sets"]["test"]["given"]["accuracy"]["value"] >= 0
+    assert facts["stages"]["teacher"]["epochs"] == 1
     made = load_classifier(tmp_path / "images" / "student" / "model")
     said = Predictions.load(tmp_path / "images" / "student" / "predictions" / "dev.npz")
     assert made.classes == said.classes == ("dark", "light")
@@ -441,7 +441,7 @@ def refused(place, tmp_path, *arguments):
         (["--train", "train.csv", "--teacher", "encoder", "--text", "words"], "no column 'words'"),
         (["--train", "train.csv", "--teacher", "encoder", "--test", "odd.csv"], "odd.csv, line 3: label 'neutral' is not"),
         (["--train", "train.csv", "--teacher", "other-classes"], "knows the classes 'sad', 'happy', the data 'neg', 'pos'"),
-        (["--train", "train.csv", "--teacher", "short.csv", "--student", "encoder"], "lack 7 of the 216 rows"),
+        (["--train", "train.csv", "--teacher", "short.csv", "--student", "encoder"], "of the 210 rows of 'train'"),
         (
             ["--train", "train.csv", "--teacher", "strange.csv", "--student", "encoder"],
             "has classes 'up', 'down', not 'neg', 'pos'",
@@ -468,12 +468,126 @@ def test_bad_input_is_one_line_with_the_remedy(place, tmp_path, arguments, words
     assert words in refused(place, tmp_path, *given)
 
 
-def test_features_of_a_predictions_only_teacher_are_refused(place, tmp_path):
-    teacher = teacher_file(tmp_path / "api.csv", place / "train.csv")
-    path = recipe_file(place, tmp_path / "r.toml", terms='{ loss = "rkd" }')
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("stages.student.terms=[{loss='kdd'}]", "no loss 'kdd'; did you mean kd"),
+        ("stages.student.terms=[{loss='kd', temprature=2}]", "no setting 'temprature'"),
+        ("stages.student.terms=[{loss='kd', temperature=-2.0}]", "cannot be computed"),
+        ("stages.student.terms=[{loss='focal', gamma='x'}]", "cannot be computed"),
+        ("stages.student.terms=[{loss='kd', view='mixed'}]", "no view 'mixed'"),
+        ("stages.student.model.name=./nowhere", "no such folder"),
+        ("stages.student.model.layers=[7]", "layer 7 of a model with 4 layers"),
+        ("data.limit_test=5", "dev has 5 examples"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is(place, tmp_path, change, words):
+    path = recipe_file(place, tmp_path / "r.toml")
+    for more in (["--dry-run"], []):
+        done = command("run", path, "--set", change, "--out", tmp_path / "run", "--store", tmp_path / "store", *more, code=2)
+        assert words in done.stderr
+        assert "training" not in done.stderr
+
+
+def predictions_recipe(place, tmp_path, teacher, data=""):
+    path = recipe_file(place, tmp_path / "r.toml", data=data)
     text = path.read_text()
     start, end = text.index("[stages.teacher]"), text.index("[stages.student]")
     path.write_text(text[:start] + f"[stages.teacher]\npredictions = [{str(teacher)!r}]\n" + text[end:])
+    return path
+
+
+def test_ids_that_mean_other_rows_in_another_split_are_refused(place, tmp_path):
+    teacher = teacher_file(tmp_path / "api.csv", place / "train.csv")
+    (tmp_path / "dev.csv").write_text((place / "other.csv").read_text().replace("r1-", "r0-"))
+    path = predictions_recipe(place, tmp_path, teacher, f"dev = {str(tmp_path / 'dev.csv')!r}")
+    done = command("run", path, "--out", tmp_path / "run", "--store", tmp_path / "store", code=2)
+    assert "stands in train and in dev" in done.stderr
+
+
+def test_a_teacher_file_with_other_labels_is_refused(place, tmp_path):
+    teacher = teacher_file(tmp_path / "api.csv", place / "train.csv")
+    text = teacher.read_text().replace(",neg,", ",?,").replace(",pos,", ",neg,").replace(",?,", ",pos,")
+    teacher.write_text(text)
+    path = predictions_recipe(place, tmp_path, teacher)
+    done = command("run", path, "--out", tmp_path / "run", "--store", tmp_path / "store", code=2)
+    assert "do not mean the same rows" in done.stderr
+
+
+def test_a_run_started_again_leaves_nothing_of_the_old_one(place, tmp_path):
+    path = recipe_file(place, tmp_path / "r.toml")
+    where = ["--out", tmp_path / "run", "--store", tmp_path / "store"]
+    command("run", path, *where)
+    command("run", path, *where, "--set", "stages.student.calibrate=vector")
+    assert not (tmp_path / "run" / "student" / "calibrator.json").exists()
+    command("predict", tmp_path / "run", place / "other.csv", "-o", tmp_path / "o.csv", "--id", "id")
+    from distilcal.calibrate import load_calibrator
+
+    fitted = load_calibrator(tmp_path / "run" / "student" / "calibrator.npz")
+    said = fitted(Predictions.load(tmp_path / "run" / "student" / "predictions" / "test.npz"))
+    assert np.isfinite(said.confidence).all()
+    with open(tmp_path / "o.csv", encoding="utf-8") as file:
+        rows = {r["id"]: float(r["confidence"]) for r in csv.DictReader(file)}
+    assert set(rows) == {f"r1-{i}" for i in range(80)}
+    command("run", path, *where, "--set", "data.text=nothing", code=2)
+    command("run", path, *where, "--set", f"stages.student.model.name={place / 'train.csv'}", code=2)
+    assert (
+        "no column"
+        in command("predict", tmp_path / "run", place / "other.csv", "-o", tmp_path / "o.csv", "--text", "no", code=2).stderr
+    )
+
+
+def test_start_from_works_for_every_kind_of_network(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 240)
+    vectors = (rng.normal(size=(240, 4)) + labels[:, None]).astype(np.float32)
+    pixels = np.clip(rng.normal(100 + 60 * labels[:, None, None, None], 20, (240, 32, 32, 3)), 0, 255).astype(np.uint8)
+    np.savez(tmp_path / "v.npz", vectors=vectors, labels=labels)
+    np.savez(tmp_path / "i.npz", images=pixels, labels=labels)
+    for name, model in (("v", 'name = "mlp", hidden = [5]'), ("i", 'name = "resnet8"')):
+        (tmp_path / f"{name}.toml").write_text(f"""
+name = "{name}"
+[data]
+train = {str(tmp_path / f"{name}.npz")!r}
+[stages.first]
+model = {{ {model} }}
+train = {{ epochs = 2, lr = 0.01 }}
+terms = [{{ loss = "cross_entropy" }}]
+[stages.second]
+model = {{ start_from = "first" }}
+train = {{ epochs = 1, lr = 0.001 }}
+teacher = "first"
+scale_teacher = true
+terms = [{{ loss = "kd" }}]
+""")
+        run_recipe(read_recipe(tmp_path / f"{name}.toml"), tmp_path / f"run-{name}", tmp_path / "store")
+        sets = json.loads((tmp_path / f"run-{name}" / "metrics.json").read_text())["stages"]["second"]["sets"]
+        assert sets["test"]["given"]["accuracy"]["value"] > 0.7
+
+
+def test_two_tokenizers_with_the_same_words_do_not_share_tokens(tmp_path):
+    from tiny import tokenizer
+
+    from distilcal.models.feeds import TextFeed
+
+    data = reviews(10)
+    with_kinds, without, left = tokenizer(), tokenizer(), tokenizer()
+    with_kinds.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    without.model_input_names = ["input_ids", "attention_mask"]
+    left.truncation_side = "left"
+    feeds = [TextFeed(t, 4) for t in (without, with_kinds, left)]
+    stored = [f.read(data, tmp_path).batch(np.arange(10)) for f in feeds]
+    fresh = [f.read(data).batch(np.arange(10)) for f in feeds]
+    for a, b in zip(stored, fresh, strict=True):
+        assert a.keys() == b.keys()
+        assert all((a[k] == b[k]).all() for k in a)
+    assert not (stored[0]["input_ids"] == stored[2]["input_ids"]).all()
+
+
+def test_features_of_a_predictions_only_teacher_are_refused(place, tmp_path):
+    teacher = teacher_file(tmp_path / "api.csv", place / "train.csv")
+    path = predictions_recipe(place, tmp_path, teacher)
+    path.write_text(path.read_text().replace('{ loss = "kd" }', '{ loss = "rkd" }'))
     done = command("run", path, "--out", tmp_path / "run", "--store", tmp_path / "store", code=2)
     assert "known by its predictions only and has no features" in done.stderr
 
@@ -536,3 +650,29 @@ def test_commands_answer_fast():
     assert "torch" not in done.stderr
     assert "transformers" not in done.stderr
     assert time.perf_counter() - begun < 30
+
+
+# ---- data --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmarks_are_listed_and_shown(tmp_path, monkeypatch):
+    import gzip
+
+    monkeypatch.delenv("DISTILCAL_DATA", raising=False)
+    listed = command("data", "list").output
+    assert "vader_movie" in listed
+    assert "Set DISTILCAL_DATA" in listed
+    assert "DISTILCAL_DATA" in command("data", "show", "mrpc", code=2).stderr
+    (tmp_path / "mrpc").mkdir()
+    for split, count in (("train", 6), ("validation", 4), ("test", 4)):
+        with gzip.open(tmp_path / "mrpc" / f"{split}.tsv.gz", "wt", encoding="utf-8") as file:
+            file.write("idx\tsentence1\tsentence2\tlabel\n")
+            file.writelines(f"{i}\tfirst {split} {i}\tsecond [b]{i}\t{i % 2}\n" for i in range(count))
+    monkeypatch.setenv("DISTILCAL_DATA", str(tmp_path))
+    shown = command("data", "show", "mrpc").output
+    assert "train (6)" in shown
+    assert "Licence" in shown or "licence" in shown
+    assert "second [b]" in shown  # text from the data is not markup
+    assert "mrpc" in command("data", "show", "mrcp", code=2).stderr
+    (tmp_path / "mrpc" / "train.tsv.gz").write_bytes(b"damaged")
+    assert "train.tsv.gz" in command("data", "show", "mrpc", code=2).stderr

@@ -127,6 +127,25 @@ def test_a_new_head_is_new_whatever_was_there(tmp_path, count):
     assert torch.equal(same, old.model.bert.encoder.layer[0].output.dense.weight)
 
 
+def test_models_that_are_not_all_there_are_refused(tmp_path):
+    import json
+
+    save_model(tmp_path / "short", labels=("neg", "pos"))
+    config_file = tmp_path / "short" / "config.json"
+    config_file.write_text(json.dumps(json.loads(config_file.read_text()) | {"num_hidden_layers": 6}))
+    for head in ("keep", "new"):
+        with pytest.raises(InputError, match="lack 32 parts"):
+            make_classifier(ModelSettings(name=str(tmp_path / "short"), head=head), reviews())
+    save_model(tmp_path / "mute", labels=("neg", "pos"))
+    for file in (tmp_path / "mute").glob("token*"):
+        file.unlink()
+    with pytest.raises(InputError, match="no tokenizer|cannot be loaded"):
+        make_classifier(ModelSettings(name=str(tmp_path / "mute")), reviews())
+    save_model(tmp_path / "few", labels=("neg", "pos"), vocab_size=12)
+    with pytest.raises(InputError, match="tokenizer knows 31 tokens, the model 12"):
+        make_classifier(ModelSettings(name=str(tmp_path / "few")), reviews())
+
+
 def test_an_encoder_is_no_teacher(tmp_path):
     save_model(tmp_path, head=False)
     with pytest.raises(InputError, match="no trained head"):
@@ -224,10 +243,10 @@ def test_pairs_tell_the_first_text_from_the_second(tmp_path):
     save_model(tmp_path, head=False)
     pair = Dataset(texts(["great film", "awful"], ["dull", "lovely music"]), [0, 1], ("a", "b"))
     made = make_classifier(ModelSettings(name=str(tmp_path)), pair)
+    made.feed.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     batch = made.feed.read(pair).batch(np.array([0, 1]))
-    single = made.feed.read(reviews()).batch(np.array([0]))
     assert (batch["attention_mask"].sum(dim=1) == torch.tensor([6, 6])).all()  # [CLS] a [SEP] b [SEP]
-    assert "token_type_ids" not in single or not single["token_type_ids"].any()
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]]
 
 
 def test_long_texts_are_cut_and_counted(tmp_path):

@@ -88,7 +88,10 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     from distilcal.run.flags import recipe_from_flags
 
     _carry_out(
-        recipe_from_flags(changes=changes, name=out.name if out is not None else "distilled", **flags), out, store, dry_run
+        recipe_from_flags(changes=changes, name=out.resolve().name if out is not None else "distilled", **flags),
+        out,
+        store,
+        dry_run,
     )
 
 
@@ -97,18 +100,16 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
 @click.argument("data")
 @click.option("-o", "--output", type=FOLDER, required=True, help="A .csv: id, label, confidence, hand_over.")
 @click.option("--stage", default="", help="Which model of the run.  [default: its student]")
-@click.option("--text", help="Column of texts, if other than in the run's own data.")
+@click.option("--text", default="", help="Column of texts, if other than in the run's own data.")
 @click.option("--pair", default="", help="Column of second texts.")
 @click.option("--id", "id_column", default="", help="Column of ids.")
-def predict_command(run: Path, data: str, output: Path, stage: str, text: str | None, pair: str, id_column: str) -> None:
+def predict_command(run: Path, data: str, output: Path, stage: str, text: str, pair: str, id_column: str) -> None:
     """Label new data with a model of a run: label, calibrated confidence, and whether to hand over to a human."""
     _wait_quietly()
-    from distilcal.data import Columns
     from distilcal.run import predict_file
 
-    columns = Columns(text, pair, id=id_column) if text is not None else None
     with _plain_warnings(), _counting("predicting") as progress:
-        made = predict_file(run, data, output, stage=stage, columns=columns, progress=progress)
+        made = predict_file(run, data, output, stage=stage, text=text, pair=pair, id_column=id_column, progress=progress)
     over, rows = int(made["handed_over"]), int(made["rows"])
     if made["threshold"] == made["threshold"]:
         click.echo(

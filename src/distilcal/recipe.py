@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from distilcal.errors import InputError
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of runs and stages, which are folders
+RESERVED = ("metrics.json", "report.html", "recipe.toml", "environment.json")
 
 
 @dataclass(frozen=True)
@@ -204,21 +205,35 @@ def checked(recipe: Recipe) -> Recipe:
     if not NAME.fullmatch(recipe.name):
         raise InputError(f"name {recipe.name!r} is no name for a folder", remedy="use letters, digits, dashes and dots")
     for name, stage in recipe.stages.items():
-        if not NAME.fullmatch(name):
+        if not NAME.fullmatch(name) or name in RESERVED:
             raise InputError(f"{name!r} is no name for a stage", remedy="use letters, digits, dashes and dots")
         if stage.predictions and (stage.terms or stage.model.name or stage.model.start_from):
             raise InputError(f"stages.{name} has predictions and a model", remedy="give one of them")
         if not stage.predictions and bool(stage.model.name) == bool(stage.model.start_from):
             raise InputError(f"stages.{name}.model needs a name, or start_from and not both", remedy="name the network")
         _check_train(stage.train, f"stages.{name}.train")
+        _check_model(stage.model, f"stages.{name}.model")
         taught = [t.loss for t in stage.terms if t.loss in ("kd", "rkd", "crd")]
         if taught and not stage.teacher:
             raise InputError(f"stages.{name} has the term {taught[0]!r} but no teacher", remedy='add teacher = "STAGE"')
+    if recipe.seed < 0 or recipe.data.seed < 0 or min(recipe.data.limit, recipe.data.limit_test, recipe.data.size) < 0:
+        raise InputError("seed, data.seed, data.limit, data.limit_test and data.size must not be negative")
+    if recipe.data.dev_fraction + recipe.data.test_fraction >= 1:
+        raise InputError("data.dev_fraction and data.test_fraction leave nothing to train on")
     for key in ("dev_fraction", "test_fraction"):
         if not 0 < getattr(recipe.data, key) < 1:
             raise InputError(f"data.{key} = {getattr(recipe.data, key)} is not between 0 and 1")
     ordered_stages(recipe)
     return recipe
+
+
+def _check_model(model: ModelSettings, path: str) -> None:
+    if model.max_length < 4 or any(width < 1 for width in model.hidden):
+        raise InputError(f"{path}: max_length must be at least 4, the widths in hidden at least 1")
+    if model.dropout is not None and not 0 <= model.dropout < 1:
+        raise InputError(f"{path}.dropout = {model.dropout} is not in [0, 1)")
+    if len(set(model.layers)) < len(model.layers):
+        raise InputError(f"{path}.layers names a layer twice", remedy="name each once")
 
 
 def _check_train(train: TrainSettings, path: str) -> None:
@@ -227,6 +242,8 @@ def _check_train(train: TrainSettings, path: str) -> None:
             raise InputError(f"{path}.{key} = {getattr(train, key)} is not at least 1")
     if train.batch % train.accumulate:
         raise InputError(f"{path}.batch = {train.batch} cannot be split into {train.accumulate} equal parts")
+    if train.weight_decay < 0 or not 0 <= train.momentum < 1:
+        raise InputError(f"{path}: weight_decay must not be negative, momentum in [0, 1)")
     if not train.lr > 0 or not 0 <= train.warmup < 1 or train.clip < 0 or train.patience < 0:
         raise InputError(f"{path}: lr must be above 0, warmup in [0, 1), clip and patience not negative")
     if train.schedule == "steps" and not train.milestones:

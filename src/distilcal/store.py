@@ -162,11 +162,6 @@ class RowCache:
             self._fill(values, {n: made[n] for n in names}, ~found)
         return {n: values[n][inverse] for n in names}
 
-    def known(self, keys: NDArray[np.str_], names: tuple[str, ...]) -> float:
-        """The share of rows that would not have to be computed."""
-        have = [np.load(shard / "keys.npy", mmap_mode="r").astype(str) for shard in self._shards(names)]
-        return float(np.isin(keys, np.concatenate(have)).mean()) if have else 0.0
-
     def _shards(self, names: tuple[str, ...]) -> list[Path]:
         if not self.folder.is_dir():
             return []

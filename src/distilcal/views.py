@@ -81,6 +81,7 @@ class Term:
     view: str = "plain"
     name: str = ""
     by_example: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the loss, as given
     wants: tuple[str, ...] = field(init=False)  # what the loss asks of a view
 
     def __post_init__(self) -> None:
@@ -106,8 +107,6 @@ def make_term(
     if isinstance(loss, str) and loss not in LOSSES:
         near = get_close_matches(loss, LOSSES, n=3, cutoff=0.4) or list(LOSSES)
         raise InputError(f"{where}there is no loss {loss!r}", remedy=f"did you mean {', '.join(near)}?")
-    if view not in VIEWS:
-        raise InputError(f"{where}there is no view {view!r}", remedy=f"views: {', '.join(VIEWS)}")
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     made = LOSSES[loss] if isinstance(loss, str) else loss
     settings = dict(settings or {})
@@ -127,7 +126,7 @@ def make_term(
     unknown = [n for n in wants(bound) if n not in SEEN]
     if unknown:
         raise InputError(f"{where}{name} asks for {unknown[0]!r}", remedy=f"a view has {', '.join(SEEN)}")
-    return Term(bound, weight, view, name, name in BY_EXAMPLE and loss in LOSSES)
+    return Term(bound, weight, view, name, name in BY_EXAMPLE and loss in LOSSES, settings)
 
 
 class _Bound:

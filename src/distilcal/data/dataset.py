@@ -155,15 +155,16 @@ class Dataset:
         classes = tuple(str(c) for c in self.classes)
         if len(set(classes)) != len(classes):
             raise InputError(f"a class name of {self.name!r} stands twice", remedy="give every class a name of its own")
-        if self.labels is not None or self.label_probs is not None:
-            if len(classes) < 2:
+        if (self.labels is not None or self.label_probs is not None) and len(classes) < 2:
+            raise InputError(
+                f"{self.name!r} has {len(classes)} class{'' if len(classes) == 1 else 'es'}",
+                remedy="a classifier needs at least two; check the label column",
+            )
+        for what, values in (("labels", self.labels), ("label_probs", self.label_probs), ("groups", self.groups)):
+            if values is not None and (len(values) != n or (what != "label_probs" and np.ndim(values) != 1)):
                 raise InputError(
-                    f"{self.name!r} has {len(classes)} class{'' if len(classes) == 1 else 'es'}",
-                    remedy="a classifier needs at least two; check the label column",
+                    f"{what} of shape {np.shape(values)} for {n} examples", source=self.name, remedy="give one per example"
                 )
-            for what, values in (("labels", self.labels), ("label_probs", self.label_probs)):
-                if values is not None and len(values) != n:
-                    raise InputError(f"{len(values)} {what} for {n} examples", source=self.name, remedy="give one per example")
         probs = None if self.label_probs is None else _distributions(self.label_probs, len(classes), self.name)
         labels = probs.argmax(axis=1) if self.labels is None and probs is not None else self.labels
         ids = np.asarray(self.ids)
@@ -191,6 +192,11 @@ class Dataset:
     def content_keys(self) -> NDArray[np.str_]:
         """A hash of what a model reads, per example (N,): equal inputs have equal keys."""
         return np.array(_hashes(self.inputs.contents()))
+
+    @cached_property
+    def loose_keys(self) -> NDArray[np.str_]:
+        """The same, ignoring case and spacing of text (N,)."""
+        return np.array(_hashes(self.inputs.contents(loosely=True)))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -234,10 +240,8 @@ class Dataset:
         """
         if not 0 < fraction < 1:
             raise InputError(f"fraction {fraction} is not between 0 and 1")
-        if not grouped:
-            keys = np.arange(len(self)).astype(str)
-        else:
-            keys = np.array(_hashes(self.inputs.contents(loosely=True))) if self.groups is None else self.groups
+        together = self.loose_keys if self.groups is None else self.groups
+        keys = together if grouped else np.arange(len(self)).astype(str)
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) < 2:
             raise InputError(f"{self.name!r} has one group, which cannot be split", remedy="give more groups, or none")
@@ -297,8 +301,7 @@ def choices(prompt: Sequence[str] | StrArray, endings: Sequence[Sequence[str]] |
 
 def overlap(a: Dataset, b: Dataset) -> IntArray:
     """Rows of ``b`` whose content stands in ``a`` too, ignoring case and spacing of text."""
-    theirs = np.array(_hashes(b.inputs.contents(loosely=True)))
-    return np.flatnonzero(np.isin(theirs, np.array(_hashes(a.inputs.contents(loosely=True)))))
+    return np.flatnonzero(np.isin(b.loose_keys, a.loose_keys))
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
@@ -324,7 +327,8 @@ def _hashes(contents: Iterable[bytes]) -> list[str]:
 
 def _objects(values: Sequence[str] | StrArray) -> StrArray:
     column = np.empty(len(values), dtype=object)
-    column[:] = [str(v) for v in values]
+    # Half of a surrogate pair is no character, and no tokeniser takes it.
+    column[:] = [str(v).encode("utf-8", "replace").decode() for v in values]
     return column
 
 

@@ -6,6 +6,7 @@ a Dataset and a line in ``read_dataset``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from distilcal.predictions import labels_from_text
 VOTES = "label_prob_"  # soft labels: one column per class
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 HUB = "hub:"
+WHOLE = re.compile(r"-?[0-9]{1,18}")
 # Column names tried in this order where the user names none.
 PAIRS = (
     ("premise", "hypothesis"),
@@ -55,11 +57,13 @@ def read_dataset(
     name: str | None = None,
     role: Role | None = None,
     size: int | None = None,
+    by_index: bool = True,
 ) -> Dataset:
     """Examples from a table, an .npz, a folder of images, a saved ``datasets`` folder, or ``hub:NAME[/CONFIG]@SPLIT``.
 
     ``classes`` fixes names and order (labels outside them are refused); without it they are found in the data. With
     ``labelled=False`` a source without labels is read too. ``size`` is the side to which pictures are scaled.
+    ``by_index=False`` refuses numbers where classes have names: in which order they count is not known.
     """
     columns = columns or Columns()
     path = Path(source)
@@ -75,7 +79,7 @@ def read_dataset(
     elif path.suffix.lower() == ".npz":
         made = _from_npz(path, classes, labelled)
     elif kind_of(path) in SUFFIXES:
-        made = from_table(read_table(path), columns, classes, labelled)
+        made = from_table(read_table(path), columns, classes, labelled, by_index)
     else:
         raise InputError(
             f"cannot read {path.suffix or 'a file without suffix'!r}",
@@ -86,7 +90,9 @@ def read_dataset(
     return replace(made, name=stem, role=role)
 
 
-def from_table(table: Table, columns: Columns, classes: Sequence[str] | None = None, labelled: bool = True) -> Dataset:
+def from_table(
+    table: Table, columns: Columns, classes: Sequence[str] | None = None, labelled: bool = True, by_index: bool = True
+) -> Dataset:
     """The examples of a table."""
     found = _with_usual_names(table, columns)
     inputs: Inputs
@@ -110,6 +116,12 @@ def from_table(table: Table, columns: Columns, classes: Sequence[str] | None = N
         values = table.filled(found.label)
         if classes is None:
             classes = [str(i) for i in range(inputs.endings.shape[1])] if found.choices else _distinct(values)  # type: ignore[union-attr]
+        if not by_index and not set(values) & set(classes) and all(WHOLE.fullmatch(v) for v in set(values)):
+            raise InputError(
+                f"labels are numbers ({values[0]}, …) where the classes are {listed(list(classes))}",
+                source=table.source,
+                remedy="write names, or say in which order they are numbered: classes = [...] in [data]",
+            )
         try:
             labels = labels_from_text(np.array(values), tuple(classes))
         except InputError as error:
@@ -185,7 +197,7 @@ def _numbers(table: Table, names: Sequence[str]) -> NDArray[np.float64]:
 def _distinct(values: Sequence[str]) -> list[str]:
     """The classes in the data: in numerical order where all are whole numbers, else in alphabetical order."""
     names = sorted(set(values))
-    return sorted(names, key=int) if all(n.lstrip("-").isdigit() for n in names) else names
+    return sorted(names, key=int) if all(WHOLE.fullmatch(n) for n in names) else names
 
 
 # ---- other sources -----------------------------------------------------------------------------------------------------
@@ -199,7 +211,10 @@ def _from_npz(path: Path, classes: Sequence[str] | None, labelled: bool) -> Data
             pixels = arrays["images"]
             inputs: Inputs = Images(np.repeat(pixels[..., None], 3, axis=3) if pixels.ndim == 3 else pixels)
         elif "vectors" in have:
-            inputs = Vectors(arrays["vectors"].astype(np.float32))
+            values = arrays["vectors"]
+            if values.dtype.kind not in "fiub":
+                raise InputError(f"vectors of type {values.dtype}", source=str(path), remedy="give numbers")
+            inputs = Vectors(values.astype(np.float32))
         else:
             raise InputError(
                 f"it holds {', '.join(sorted(have)) or 'nothing'}",
@@ -210,6 +225,7 @@ def _from_npz(path: Path, classes: Sequence[str] | None, labelled: bool) -> Data
         raise InputError("it has no labels", source=str(path), remedy="add an array 'labels'")
     names = tuple(given["classes"].astype(str).tolist()) if "classes" in given else tuple(classes or ())
     if not names and "labels" in given:
+        given["labels"] = given["labels"].ravel().astype(str) if given["labels"].shape[1:] in ((), (1,)) else given["labels"]
         names = tuple(_distinct([str(v) for v in given["labels"].tolist()]))
     made = Dataset(inputs, given.get("labels"), names, given.get("ids", np.array([], dtype=str)), given.get("label_probs"),
                    given.get("groups"), name=str(path))  # fmt: skip
@@ -227,7 +243,7 @@ def _from_pictures(path: Path, classes: Sequence[str] | None, size: int | None) 
         try:
             with image.open(file) as opened:
                 picture = opened.convert("RGB")
-        except OSError:
+        except (OSError, ValueError, image.DecompressionBombError):
             raise InputError("this picture cannot be read", source=str(file), remedy="mend or remove it") from None
         if size is not None and picture.size != (size, size):
             picture = picture.resize((size, size))
@@ -248,7 +264,13 @@ def _from_pictures(path: Path, classes: Sequence[str] | None, size: int | None) 
 
 
 def _from_saved(path: Path, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
-    saved = _datasets().load_from_disk(str(path))
+    try:
+        saved = _datasets().load_from_disk(str(path))
+    except InputError:
+        raise
+    except Exception as error:  # of many kinds
+        what = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        raise InputError(f"cannot be read as a saved data set: {what}", source=str(path), remedy="save it again") from None
     if hasattr(saved, "keys"):
         raise InputError(f"it holds the splits {', '.join(saved.keys())}", source=str(path), remedy=f"give one: {path}/SPLIT")
     return _from_hugging_face(saved, str(path), columns, classes, labelled)

@@ -57,7 +57,8 @@ def read_splits(settings: DataSettings) -> Splits:
             made = next(parts[part] for part in _preferred(role) if part in parts)
             made = made if classes is None else made.with_classes(classes)
             return made.with_role(role, name)
-        return read_dataset(source, columns=columns, classes=classes, role=role, size=size)
+        # Numbers count in an order that only the user knows, unless the classes are numbers themselves.
+        return read_dataset(source, columns=columns, classes=classes, role=role, size=size, by_index=bool(settings.classes))
 
     parts = load_benchmark(settings.train.removeprefix(BENCHMARK)) if settings.train.startswith(BENCHMARK) else {}
     if parts and "train" not in parts:
@@ -66,6 +67,7 @@ def read_splits(settings: DataSettings) -> Splits:
     train = train if classes is None else train.with_classes(classes)
     classes = train.classes
     held: dict[str, Dataset] = {}
+    whole: int | None = None  # both fractions are of what train was before any of it was held out
     given = (("test", settings.test, settings.test_fraction), ("dev", settings.dev, settings.dev_fraction))
     for role, source, fraction in given:
         if source:
@@ -73,7 +75,8 @@ def read_splits(settings: DataSettings) -> Splits:
         elif role in parts:
             held[role] = parts[role].with_classes(classes)
         else:
-            held[role], train = train.split(fraction, seed=settings.seed)
+            whole = len(train) if whole is None else whole
+            held[role], train = train.split(fraction * whole / len(train), seed=settings.seed)
     train = train.sample(settings.limit, seed=settings.seed) if settings.limit else train
     later = [held["dev"], held["test"], *(read(source, "ood", classes) for source in settings.ood)]
     if settings.limit_test:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import lzma
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Table:
                 raise InputError(
                     f"column {name!r} has no value", source=self.source, remedy="fill or drop the row", **self.where(row)
                 )
-        return [str(value) for value in values]
+        return [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values]
 
 
 def kind_of(path: Path) -> str:
@@ -78,7 +79,7 @@ def read_table(path: str | Path, *, quoted: bool = True, header: Sequence[str] |
             table = _from_csv(path, "\t" if kind == ".tsv" else ",", quoted, header)
     except UnicodeDecodeError as error:
         raise InputError(f"byte {error.start} is not UTF-8", source=str(path), remedy="save the file as UTF-8") from None
-    except (gzip.BadGzipFile, lzma.LZMAError, EOFError):
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError):
         raise InputError("the file is damaged or cut off", source=str(path), remedy="write it again") from None
     if not len(table):
         raise InputError("there are no rows", source=str(path), remedy="give at least one example")
@@ -141,9 +142,10 @@ def _from_jsonl(path: Path) -> Table:
                 continue
             try:
                 record = json.loads(text)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
+                what = getattr(error, "msg", "nested too deeply or too long a number")
                 raise InputError(
-                    f"not JSON: {error.msg}", source=str(path), line=number, remedy="write one object per line"
+                    f"not JSON: {what}", source=str(path), line=number, remedy="write one object per line"
                 ) from None
             if not isinstance(record, dict):
                 raise InputError("not a JSON object", source=str(path), line=number, remedy="write one object per line")

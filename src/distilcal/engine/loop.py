@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,7 @@ def fit(
     """
     settings = settings or TrainSettings()
     started = time.perf_counter()
-    dev = _check(classifier, train, dev, terms, teacher, live_teacher)
+    dev = _check(classifier, train, dev, terms, teacher, live_teacher, views)
     accelerator = make_accelerator(settings.precision, head_unused=not any("logits" in t.wants for t in terms))
     batches, dev_batches = classifier.feed.read(train, store), classifier.feed.read(dev, store)
     losses: list[Any] = [t.loss for t in terms if isinstance(t.loss, nn.Module)]
@@ -90,7 +91,7 @@ def fit(
     optimizer = make_optimizer(network, [p for loss in losses for p in loss.parameters()], settings)
     loop = _Loop(classifier, network, optimizer, accelerator, settings, tuple(terms), views)
     source = _Source(train, batches, teacher, live_teacher, classifier, soft_labels, accelerator.device)
-    key = _key(classifier, train, dev, terms, settings, teacher, seed)
+    key = _key(classifier, train, dev, terms, settings, teacher, live_teacher, soft_labels, seed)
     states = _States(folder, key, classifier.network)
     history = states.resume(optimizer, losses)
     resumed_at = len(history)
@@ -119,7 +120,7 @@ def fit(
                 states.save(history, optimizer, losses, best=_best(history, settings) == epoch)
             accelerator.wait_for_everyone()
     accelerator.unwrap_model(network, keep_fp32_wrapper=False)
-    states.take_best()
+    states.take_best(_best(history, settings))
     classifier.network.eval()
     classifier.new_head = False
     return Fit(history, _best(history, settings), time.perf_counter() - started, resumed_at)
@@ -255,7 +256,7 @@ class _Loop:
         states, first = [], []
         with torch.no_grad():
             for batch, part in zip(batches, parts, strict=True):
-                states.append(torch.get_rng_state())
+                states.append(_rng_state(source.device))
                 first.append(self._look(batch, len(part)))
         seen = {name: joined([f[name] for f in first]) for name in self.used}
         for view in seen.values():
@@ -265,7 +266,7 @@ class _Loop:
         self._add_gradient(total)
         start = 0
         for batch, part, state in zip(batches, parts, states, strict=True):
-            torch.set_rng_state(state)
+            _set_rng_state(state, source.device)
             made, wanted = [], []
             for name, view in self._look(batch, len(part)).items():
                 for now, then in ((view.logits, seen[name].logits), (view.features, seen[name].features)):
@@ -357,10 +358,10 @@ class _States:
         state = training_state(self.network, optimizer, losses)
         save_tensors(self.folder / LAST, state, {"key": self.key, "history": history})
 
-    def take_best(self) -> None:
+    def take_best(self, epoch: int) -> None:
         """Give the network the weights of the best epoch."""
-        found = (self.best, {}) if self.folder is None else load_tensors(self.folder / BEST, self.key)
-        if found is None:
+        found = (self.best, {"epoch": epoch}) if self.folder is None else load_tensors(self.folder / BEST, self.key)
+        if found is None or found[1]["epoch"] != epoch:
             raise InputError("the weights of the best epoch are gone", source=str(self.folder), remedy="run again")
         self.network.load_state_dict(found[0])
 
@@ -375,6 +376,7 @@ def _check(
     terms: Sequence[Term],
     teacher: Mapping[str, NDArray[Any]] | None,
     live_teacher: Classifier | None,
+    views: Mapping[str, Any],
 ) -> Dataset:
     for data, may in ((train, "train"), (dev, "dev")):
         if data.role not in (None, may):
@@ -395,15 +397,27 @@ def _check(
                 f"the teacher has {name} of {len(value)} rows, {train.name!r} has {len(train)}", remedy="match them by id"
             )
     have = {f"teacher_{name}" for name in (teacher or {})} | ({"teacher_logits", "teacher_features"} if live_teacher else set())
+    if live_teacher is not None and not same_inputs(classifier, live_teacher):
+        raise InputError(
+            "a live teacher must read the same inputs as the student", remedy="use its outputs (teacher=...) instead"
+        )
     for term in terms:
+        if term.view not in views:
+            raise InputError(f"there is no view {term.view!r}", remedy=f"views: {', '.join(views)}")
         missing = [w for w in term.wants if w.startswith("teacher_") and w not in have]
         if missing:
             raise InputError(f"{term.name} needs {missing[0]}", remedy="give a teacher that has them, or leave out this term")
     return dev.with_classes(train.classes)
 
 
+def same_inputs(student: Classifier, teacher: Classifier) -> bool:
+    """Whether what the student is fed means the same to the teacher: pixels do, token numbers only with one tokenizer."""
+    pixels = isinstance(student.feed, ImageFeed) and isinstance(teacher.feed, ImageFeed)
+    return pixels or student.feed.describe() == teacher.feed.describe()
+
+
 def _predict_dev(loop: _Loop, dev: Dataset, batches: Batches) -> Predictions:
-    own = np.arange(len(dev))[loop.accelerator.process_index :: loop.accelerator.num_processes]
+    own = own_part(np.arange(len(dev)), loop.accelerator.process_index, loop.accelerator.num_processes)
     made = outputs(loop.classifier.network, batches, rows=own, batch_size=128, device=loop.accelerator.device)["logits"]
     logits = gathered_rows(made, own, len(dev), loop.accelerator)
     assert dev.labels is not None
@@ -411,6 +425,18 @@ def _predict_dev(loop: _Loop, dev: Dataset, batches: Batches) -> Predictions:
         return Predictions(logits, dev.labels, classes=dev.classes, name=dev.name)
     except InputError:
         raise InputError("the network's outputs are not finite any more", remedy="lower lr, or check the terms") from None
+
+
+def _rng_state(device: torch.device) -> Tensor:
+    """Where dropout's random numbers are."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_rng_state(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
 def _best(history: Sequence[dict[str, Any]], settings: TrainSettings) -> int:
@@ -437,9 +463,21 @@ def _key(
     terms: Sequence[Term],
     settings: TrainSettings,
     teacher: Mapping[str, NDArray[Any]] | None,
+    live_teacher: Classifier | None,
+    soft_labels: bool,
     seed: int,
 ) -> str:
     """What must be the same for a saved state to be this run's."""
     said = {name: hashlib.blake2b(np.ascontiguousarray(value).data).hexdigest() for name, value in (teacher or {}).items()}
-    losses = [[t.name, t.weight, t.view, getattr(t.loss, "settings", {})] for t in terms]
-    return digest([classifier.fingerprint, train.fingerprint, dev.fingerprint, losses, asdict(settings), said, seed])
+    losses = [[t.name, t.weight, t.view, dict(t.settings), _source_of(t.loss)] for t in terms]
+    live = "" if live_teacher is None else live_teacher.fingerprint
+    data = [train.fingerprint, dev.fingerprint, soft_labels and train.label_probs is not None]
+    return digest([classifier.fingerprint, data, losses, asdict(settings), said, live, seed])
+
+
+def _source_of(loss: Any) -> str:
+    """What tells one function of the user's from another: its text where it can be had, else its name."""
+    try:
+        return inspect.getsource(loss if inspect.isfunction(loss) else type(loss))
+    except (OSError, TypeError):
+        return str(getattr(loss, "__qualname__", type(loss).__qualname__))

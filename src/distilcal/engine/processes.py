@@ -34,7 +34,7 @@ def make_accelerator(precision: str, *, head_unused: bool = False) -> Any:
     if accelerator.num_processes != launched:
         raise InputError(
             f"{launched} processes were started but {accelerator.num_processes} train together",
-            remedy="start them with accelerate launch, on a machine without GPU with --cpu",
+            remedy="start them with accelerate launch or torchrun; without a GPU set ACCELERATE_USE_CPU=true",
         )
     return accelerator
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from distilcal.recipe import TrainSettings
 
-POOL = 50  # batches whose examples are sorted by length together: little padding, still much chance
+POOL = 50  # batches whose examples are sorted by length together, fewer in small sets: little padding, still much chance
+JITTER = 0.1  # lengths are taken as up to so much longer, so that equal ones do not meet in every epoch
 
 
 def epoch_seed(seed: int, epoch: int, use: int) -> int:
@@ -27,8 +28,10 @@ def epoch_batches(
     rng = np.random.default_rng(epoch_seed(seed, epoch, 0))
     order = rng.permutation(count)
     if lengths is not None:
-        pool = np.arange(count) // (batch * POOL)
-        order = order[np.lexsort((np.asarray(lengths)[order], pool))]
+        batches_together = min(POOL, max(8, count // (4 * batch)))
+        pool = np.arange(count) // (batch * batches_together)
+        about = np.asarray(lengths)[order] * (1 + JITTER * rng.random(count))
+        order = order[np.lexsort((about, pool))]
     batches = [order[i : i + batch] for i in range(0, count, batch)]
     return batches if lengths is None else [batches[i] for i in rng.permutation(len(batches))]
 

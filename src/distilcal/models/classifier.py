@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from distilcal.models.cifar import network as picture_body
 from distilcal.models.cifar import padded_resnet_state
 from distilcal.models.feeds import Feed, FrozenFeed, ImageFeed, TextFeed, VectorFeed, outputs, usable_length
 from distilcal.models.stepwise import PictureNetwork, Stepwise, VectorNetwork, permute_classes, weights_digest
-from distilcal.models.text import TextNetwork, drop_layers, load_text_encoder, load_text_model, quiet_transformers
+from distilcal.models.text import TextNetwork, architecture, drop_layers, load_text_encoder, load_text_model, quiet_transformers
 from distilcal.recipe import ModelSettings, as_table, settings_from
 from distilcal.store import digest, read_json
 
@@ -49,7 +50,11 @@ class Classifier:
     @property
     def fingerprint(self) -> str:
         """A hash of all that decides what it says about an example."""
-        return digest([weights_digest(self.network), self.feed.describe(), list(self.classes)])
+        kind: Any = [type(self.network).__name__, self.settings.name if isinstance(self.network, PictureNetwork) else ""]
+        if isinstance(self.network, TextNetwork):
+            kind = architecture(self.network.model)
+        seen = {key: value for key, value in self.feed.describe().items() if key != "augment"}  # in training only
+        return digest([weights_digest(self.network), kind, seen, list(self.classes)])
 
 
 def make_classifier(settings: ModelSettings, data: Dataset, *, seed: int = 0) -> Classifier:
@@ -82,15 +87,14 @@ def make_classifier(settings: ModelSettings, data: Dataset, *, seed: int = 0) ->
 
 
 def shrunk(parent: Classifier, settings: ModelSettings) -> Classifier:
-    """A copy of a trained classifier, with some of its layers if the settings name them."""
-    import copy
-
+    """A copy of a trained classifier, with some of its layers if the settings name them; all else is as the parent's."""
     network = copy.deepcopy(parent.network)
     if settings.layers:
         if not isinstance(network, TextNetwork):
             raise InputError("only a text encoder's layers can be chosen", remedy="leave out layers")
         drop_layers(network.model, settings.layers)
-    return Classifier(network, parent.feed, parent.classes, settings, parent.multiple_choice, parent.new_head)
+    merged = replace(parent.settings, layers=settings.layers or parent.settings.layers)
+    return Classifier(network, parent.feed, parent.classes, merged, parent.multiple_choice, parent.new_head)
 
 
 def save_classifier(classifier: Classifier, folder: Path) -> None:
@@ -205,6 +209,8 @@ def _frozen_feed(settings: ModelSettings) -> FrozenFeed:
 def _frozen(settings: ModelSettings, data: Dataset, seed: int) -> Classifier:
     if isinstance(data.inputs, Choices):
         raise InputError("a frozen encoder does not do multiple choice", remedy="leave out frozen")
+    if Path(settings.name).is_dir():
+        settings = replace(settings, name=str(Path(settings.name).resolve()))  # the saved head must find its encoder again
     feed = _frozen_feed(settings)
     probe = outputs(feed.encoder, feed.feed.read(data.select([0])), ("features",))["features"]
     network = _vectors(settings, probe.shape[1], len(data.classes), seed)

@@ -119,11 +119,11 @@ class TextFeed:
     def _tokenizer_digest(self) -> str:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
-            return digest(sorted(self.tokenizer.get_vocab().items()))
-        rules = json.loads(backend.to_str())
-        return digest(
-            {key: value for key, value in rules.items() if key not in ("truncation", "padding")}
-        )  # set by its last call
+            rules: Any = [sorted(self.tokenizer.get_vocab().items()), type(self.tokenizer).__name__, self.tokenizer.init_kwargs]
+        else:
+            rules = json.loads(backend.to_str())
+            rules = {key: value for key, value in rules.items() if key not in ("truncation", "padding")}  # set by its last call
+        return digest([rules, self._has_kinds, self.tokenizer.truncation_side])
 
     @property
     def _has_kinds(self) -> bool:
@@ -273,11 +273,10 @@ class FrozenFeed:
     def read(self, data: Dataset, store: Path | None = None) -> Numbers:
         def make(rows: Rows) -> dict[str, NDArray[Any]]:
             part = data if len(rows) == len(data) and (np.diff(rows) == 1).all() else data.select(rows)
-            return {
-                "features": outputs(self.encoder, self.feed.read(part, store), ("features",), progress=self.progress)[
-                    "features"
-                ]
-            }
+            device = next(self.encoder.parameters()).device
+            return dict(
+                outputs(self.encoder, self.feed.read(part, store), ("features",), device=device, progress=self.progress)
+            )
 
         if store is None:
             values = make(np.arange(len(data)))["features"]
@@ -291,7 +290,10 @@ class FrozenFeed:
 
     @cached_property
     def _encoder_digest(self) -> str:
-        return weights_digest(self.encoder)  # once: it is not trained
+        from distilcal.models.text import TextEncoder, architecture
+
+        kind = [architecture(self.encoder.model), self.encoder.pooling] if isinstance(self.encoder, TextEncoder) else []
+        return digest([weights_digest(self.encoder), kind])  # once: it is not trained
 
 
 # ---- the one pass without gradient -------------------------------------------------------------------------------------

@@ -124,6 +124,7 @@ def load_text_model(
             output_loading_info=True,
         )
         network = TextNetwork(model)
+        _refuse_incomplete(model, report, source)
         named = f"{network._last[0]}.weight"
         untrained = named in report["missing_keys"] or any(named in str(key) for key in report["mismatched_keys"])
         if head == "keep" and untrained:
@@ -137,6 +138,7 @@ def load_text_model(
         if layers:
             drop_layers(model, layers)
         tokenizer = load_tokenizer(place)
+        _refuse_foreign_tokenizer(model, tokenizer, source)
     return network, tokenizer, untrained or head == "new"
 
 
@@ -151,7 +153,9 @@ def load_text_encoder(
         model = AutoModel.from_pretrained(place, trust_remote_code=False, dtype=torch.float32)
         if layers:
             drop_layers(model, layers)
-        return TextEncoder(model, pooling=pooling), load_tokenizer(place)
+        tokenizer = load_tokenizer(place)
+        _refuse_foreign_tokenizer(model, tokenizer, source)
+        return TextEncoder(model, pooling=pooling), tokenizer
 
 
 def load_tokenizer(place: str) -> Any:
@@ -196,6 +200,8 @@ def drop_layers(model: Any, layers: Sequence[int]) -> None:
         for name, child in module.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == count:
                 setattr(module, name, nn.ModuleList([child[i] for i in layers]))
+                if getattr(model.config, "layer_types", None):
+                    model.config.layer_types = [model.config.layer_types[i] for i in layers]
                 model.config.num_hidden_layers = len(layers)
                 return
     raise InputError(f"a {model.config.model_type} has no list of {count} layers", remedy="leave out layers")
@@ -237,6 +243,37 @@ def quiet_transformers(source: str) -> Any:
         hub.setLevel(hub_level)
         if bars:
             logging.enable_progress_bar()
+
+
+def _refuse_incomplete(model: Any, report: Any, source: str) -> None:
+    """A body that is not all there would be filled with random numbers; only a head and its pooler may be new."""
+    body = f"{model.base_model_prefix}."
+    keys = [str(k) for k in report["missing_keys"]] + [
+        str(k[0] if isinstance(k, tuple) else k) for k in report["mismatched_keys"]
+    ]
+    lost = sorted(k for k in keys if k.startswith(body) and "pooler" not in k)
+    if lost:
+        raise InputError(
+            f"its weights lack {len(lost)} parts that its config.json asks for, as {lost[0]}",
+            source=source,
+            remedy="get the whole model",
+        )
+
+
+def _refuse_foreign_tokenizer(model: Any, tokenizer: Any, source: str) -> None:
+    words, rows = len(tokenizer), model.get_input_embeddings().num_embeddings
+    if words <= len(set(tokenizer.all_special_tokens)):
+        raise InputError("there is no tokenizer with it", source=source, remedy="save the tokenizer into the same folder")
+    if words > rows:
+        raise InputError(
+            f"its tokenizer knows {words} tokens, the model {rows}", source=source, remedy="give the model its own tokenizer"
+        )
+
+
+def architecture(model: Any) -> dict[str, Any]:
+    """What a model computes beside its weights: its configuration without where it came from."""
+    unrelated = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id")
+    return {key: value for key, value in model.config.to_dict().items() if key not in unrelated}
 
 
 def _dropouts(config: Any, value: float) -> dict[str, float]:

@@ -394,5 +394,5 @@ def _diagrams(s: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _definitions(s: Summary) -> list[dict[str, str]]:
-    figures = s.main.facts["sets"]["test"]["given"]
-    return [{"name": name, "here": figures[name]["definition"]} for name in SUMMED if "definition" in figures[name]]
+    figures = s.main.facts["sets"].get("test", {}).get("given", {})
+    return [{"name": name, "here": figures[name]["definition"]} for name in SUMMED if "definition" in figures.get(name, {})]

@@ -7,7 +7,6 @@ dev, and the student minimises 0.1 · cross-entropy + 0.9 · KD at temperature 1
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,9 @@ def _run_model(source: str) -> str:
 def _config(source: str) -> dict[str, Any]:
     place = resolve_model(source)
     if Path(place).is_dir():
-        found: dict[str, Any] = json.loads((Path(place) / "config.json").read_text(encoding="utf-8"))
+        found = read_json(Path(place) / "config.json")
+        if not isinstance(found, dict):
+            raise InputError("its config.json is no table", source=source, remedy="give a folder made by save_pretrained")
         return found
     from transformers import AutoConfig
 

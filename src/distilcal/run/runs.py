@@ -27,10 +27,12 @@ from distilcal.data.splits import Overlap, Splits, read_splits
 from distilcal.disk import write_aside
 from distilcal.engine import Step, logits_of
 from distilcal.engine.processes import Team
+from distilcal.errors import InputError
 from distilcal.metrics import evaluate
 from distilcal.predictions import Predictions
 from distilcal.recipe import Recipe, ordered_stages, to_toml
 from distilcal.report.runs import SUMMED, read_run, write_runs_page
+from distilcal.run.checks import check_stages
 from distilcal.run.stages import Stage, Tell, carry_out, stage_key
 from distilcal.selective import aurc, threshold
 from distilcal.store import locked, write_json
@@ -54,6 +56,7 @@ class Plan:
 def plan(recipe: Recipe, store: Path) -> Plan:
     """The splits and stages of a recipe, and which of them are in the store already. Trains nothing."""
     splits = read_splits(recipe.data)
+    check_stages(recipe, splits)
     keys: dict[str, str] = {}
     stages = []
     for name in ordered_stages(recipe):
@@ -67,12 +70,17 @@ def run_recipe(recipe: Recipe, folder: Path, store: Path, *, tell: Tell = lambda
     team = Team()
     if not team.leads:
         tell = _silent
+    if folder.exists() and not folder.is_dir():
+        raise InputError("this is a file", source=str(folder), remedy="give the folder of a run")
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"another run is working in {folder}"
     with locked(folder / ".lock", busy=busy) if team.leads else nullcontext():
         made = plan(recipe, store)
         _describe_data(made, tell)
+        _warn_of_seen_data(recipe, tell)
         if team.leads:
+            for old in ("metrics.json", "report.html"):  # until the end there is no finished run here
+                (folder / old).unlink(missing_ok=True)
             _write_text(folder / "recipe.toml", to_toml(recipe))
             write_json(folder / "environment.json", environment())
         stages = {stage.name: stage for stage in made.stages}
@@ -136,6 +144,8 @@ def _results(stage: Stage, recipe: Recipe, splits: Splits, folder: Path) -> dict
         said[data.name] = stage.predictions(data)
         said[data.name].save(folder / "predictions" / f"{data.name}.npz")
     calibrator, limit = None, None
+    for kind in ("json", "npz"):
+        (folder / f"calibrator.{kind}").unlink(missing_ok=True)
     if "dev" in said and stage.settings.calibrate != "none":
         calibrator = _calibrator(stage, said["dev"])
         calibrator.save(folder / ("calibrator.json" if calibrator.kind == "temperature" else "calibrator.npz"))
@@ -164,9 +174,10 @@ def _results(stage: Stage, recipe: Recipe, splits: Splits, folder: Path) -> dict
         facts["ms_per_example"] = milliseconds(stage, splits.test)
     for name, predictions in said.items():
         facts["sets"][name] = {"given": _figures(predictions), "calibrated": None}
+        after = predictions if calibrator is None else calibrator(predictions)
         if calibrator is not None:
-            after = calibrator(predictions)
             facts["sets"][name]["calibrated"] = _figures(after)
+        if limit is not None:
             facts["sets"][name]["accepted"] = _accepted(after, limit)
     write_json(folder / "stage.json", facts)
     return facts
@@ -238,6 +249,14 @@ def _describe_data(made: Plan, tell: Tell) -> None:
     tell(f"data: {counts}; {len(made.splits.train.classes)} classes")
     for o in made.overlaps:
         tell(f"note: {o.rows:,} examples of {o.second} ({o.share:.1%}) stand in {o.first} too")
+
+
+def _warn_of_seen_data(recipe: Recipe, tell: Tell) -> None:
+    given = [name for name, stage in recipe.stages.items() if not stage.terms]
+    held_out = not (recipe.data.dev and recipe.data.test) and not recipe.data.train.startswith("benchmark:")
+    if given and held_out:
+        where = recipe.data.train
+        tell(f"note: dev or test are held out of {where}: if {given[0]} was trained on it, its figures and temperature flatter")
 
 
 def _write_text(path: Path, text: str) -> None:

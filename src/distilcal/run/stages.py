@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from distilcal.calibrate import fit_temperature
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits
-from distilcal.engine import Step, fit, teacher_outputs
+from distilcal.engine import Step, fit, same_inputs, teacher_outputs
 from distilcal.engine.processes import Team
 from distilcal.errors import InputError
 from distilcal.files import read_predictions
 from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk
-from distilcal.models.feeds import ImageFeed
+from distilcal.models.feeds import FrozenFeed, ImageFeed
 from distilcal.models.text import resolve_model
 from distilcal.predictions import Predictions
-from distilcal.recipe import Recipe, StageSettings, as_table
+from distilcal.recipe import ModelSettings, Recipe, StageSettings, as_table
+from distilcal.run.checks import check_predictions
 from distilcal.store import digest, file_digest, intact, locked, read_json, sealed, write_json
 from distilcal.views import Term, make_term
 
@@ -49,7 +50,7 @@ class Stage:
 
     @cached_property
     def classifier(self) -> Classifier:
-        return load_classifier(self.folder / "model")
+        return on_device(load_classifier(self.folder / "model"))
 
     @cached_property
     def said(self) -> Predictions:
@@ -94,7 +95,12 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: dict[str, str]) -
     for unused in ("calibrate", "teacher", "predictions"):  # what is done after training, and what stands below by its key
         settings.pop(unused, None)
     settings["model"].pop("start_from", None)
-    parts: list[Any] = [settings, _source_digest(stage), recipe.seed, recipe.data.soft_labels]
+    source = _source_digest(stage)
+    if source:
+        settings["model"].pop("name")  # the files say what it is, wherever they lie
+        settings["model"].pop("weights")
+        source["network"] = stage.model.name if "weights" in source else ""
+    parts: list[Any] = [settings, source, recipe.seed, recipe.data.soft_labels]
     parts += [keys.get(stage.teacher, ""), keys.get(stage.model.start_from, "")]
     if stage.terms:
         parts += [splits.train.fingerprint, splits.dev.fingerprint]
@@ -114,7 +120,7 @@ def carry_out(
 ) -> None:
     """Train a stage, or take its model as it stands, and leave it in the store."""
     if stage.settings.predictions:
-        _ = stage.said
+        check_predictions(stage.name, stage.said, splits)
         return
 
     def waiting() -> None:
@@ -216,7 +222,7 @@ def make_terms(
         "n_data": len(train),
         "classes": len(train.classes),
         "labels": torch.from_numpy(np.ascontiguousarray(train.labels)),
-        "features": classifier.network.output.in_features,
+        "features": classifier.network.output.in_features * (len(train.classes) if classifier.multiple_choice else 1),
     }
     if said is not None and "features" in said:
         known["teacher_features"] = int(np.prod(said["features"].shape[1:]))
@@ -243,14 +249,21 @@ def _teacher_for(
     live = settings.teacher_input == "live" or (
         settings.teacher_input == "auto" and changing and not teacher.settings.predictions
     )
+    if live and not teacher.settings.predictions and not same_inputs(student, teacher.classifier):
+        raise InputError(
+            f"stages.{stage.name}: the teacher {teacher.name!r} cannot be run on the student's inputs",
+            remedy="use teacher_input = 'cached'",
+        )
     temperature = 1.0
     with team.leader_first():
         if not live:
             tell(f"{stage.name}: what {teacher.name} says about the training data, computed or found in the store")
             said = teacher.outputs(splits.train, names)
         if settings.scale_teacher:
-            temperature = fit_temperature(teacher.predictions(splits.dev)).value
-            tell(f"{stage.name}: the teacher's logits are divided by {temperature:.3f}, which suits dev best")
+            fitted = fit_temperature(teacher.predictions(splits.dev))
+            temperature = fitted.value
+            doubt = "" if fitted.fit is None or fitted.fit.converged else f" (in doubt: {fitted.fit.message})"
+            tell(f"{stage.name}: the teacher's logits are divided by {temperature:.3f}, which suits dev best{doubt}")
     if not live:
         return ({**said, "logits": said["logits"] / np.float32(temperature)} if "logits" in said else said), None
     if teacher.settings.predictions:
@@ -260,10 +273,19 @@ def _teacher_for(
     if settings.scale_teacher:
         from distilcal.models.stepwise import fold_temperature
 
-        live_teacher = shrunk(teacher.classifier, teacher.classifier.settings)
+        live_teacher = shrunk(teacher.classifier, ModelSettings())
         fold_temperature(live_teacher.network, temperature)
         return None, live_teacher
     return None, teacher.classifier
+
+
+def on_device(classifier: Classifier) -> Classifier:
+    """The same classifier on the fastest device there is."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    classifier.network.to(device)
+    if isinstance(classifier.feed, FrozenFeed):
+        classifier.feed.encoder.to(device)
+    return classifier
 
 
 def _wants(loss: str, name: str) -> tuple[str, ...]:

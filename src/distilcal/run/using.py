@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from distilcal.calibrate import load_calibrator
-from distilcal.data import Columns, Dataset, read_dataset
+from distilcal.data import Columns, read_dataset
 from distilcal.disk import check_output, write_aside
 from distilcal.engine import logits_of
 from distilcal.errors import InputError
@@ -18,11 +18,22 @@ from distilcal.models.feeds import Progress
 from distilcal.predictions import Predictions
 from distilcal.recipe import read_recipe
 from distilcal.report.runs import main_stage
+from distilcal.run.stages import on_device
 from distilcal.store import read_json
+
+NO_LABEL = "\0"  # no column is called so: labels, if there are any, are not looked at
 
 
 def predict_file(
-    run: Path, source: str, output: Path, *, stage: str = "", columns: Columns | None = None, progress: Progress | None = None
+    run: Path,
+    source: str,
+    output: Path,
+    *,
+    stage: str = "",
+    text: str = "",
+    pair: str = "",
+    id_column: str = "",
+    progress: Progress | None = None,
 ) -> dict[str, float]:
     """Write id, label, calibrated confidence and whether to hand over for each example; counts of what was written.
 
@@ -42,28 +53,22 @@ def predict_file(
     folder = run / stage
     if not (folder / "model").exists():
         raise InputError(f"{stage!r} is known by its predictions only", source=str(run), remedy="name a stage that has a model")
-    classifier = load_classifier(folder / "model")
-    if columns is None:
-        data = read_recipe(run / "recipe.toml").data
-        columns = Columns(data.text, data.pair, data.choices, data.label, "", "")
-    examples = _read(source, columns)
+    classifier = on_device(load_classifier(folder / "model"))
+    data = read_recipe(run / "recipe.toml").data
+    columns = Columns(text or data.text, pair or data.pair, data.choices, NO_LABEL, id_column, "")
+    examples = read_dataset(source, columns=columns, labelled=False, size=data.size or None)
     logits = logits_of(classifier, examples, progress=progress)
     said = Predictions(logits, np.zeros(len(examples), dtype=np.int64), ids=examples.ids, classes=classifier.classes)
-    calibrators = [p for p in (folder / "calibrator.json", folder / "calibrator.npz") if p.exists()]
-    said = load_calibrator(calibrators[0])(said) if calibrators else said
+    fitted = facts["stages"][stage]["calibrator"]
+    if fitted is not None:
+        said = load_calibrator(folder / ("calibrator.json" if fitted == "temperature" else "calibrator.npz"))(said)
     limit = (facts["stages"][stage]["threshold"] or {}).get("confidence")
     sure = np.zeros(len(said), dtype=bool) if limit is None else said.confidence >= limit
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(["id", "label", "confidence", "hand_over"])
     names = np.array(said.classes)[said.predicted]
     writer.writerows(zip(examples.ids, names, (f"{c:.6f}" for c in said.confidence), (~sure).astype(int), strict=True))
     with write_aside(output) as file:
-        file.write(text.getvalue().encode())
+        file.write(lines.getvalue().encode())
     return {"rows": len(said), "handed_over": float((~sure).sum()), "threshold": float("nan") if limit is None else limit}
-
-
-def _read(source: str, columns: Columns) -> Dataset:
-    """Examples whose labels, if there are any, are not looked at."""
-    unlabelled = Columns(columns.text, columns.pair, columns.choices, "\0no label", columns.id, columns.group)
-    return read_dataset(source, columns=unlabelled, labelled=False)
