@@ -551,7 +551,7 @@ name = "{name}"
 train = {str(tmp_path / f"{name}.npz")!r}
 [stages.first]
 model = {{ {model} }}
-train = {{ epochs = 2, lr = 0.01 }}
+train = {{ epochs = 8, lr = 0.02 }}
 terms = [{{ loss = "cross_entropy" }}]
 [stages.second]
 model = {{ start_from = "first" }}
