@@ -1,5 +1,10 @@
 """Predictions to test on: sizes that differ (N = 7 or 53, K = 3 or 5), ties, exact zeros and ones."""
 
+import os
+
+# Tiny models gain nothing from threads, which get in each other's way on a busy machine. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 
