@@ -36,8 +36,12 @@ class Lesson:
     rate: float
 
 
-def hugging_face(lesson: Lesson, *, sampling: str = "random") -> None:
-    """``transformers.Trainer`` whose loss asks the teacher about every batch."""
+def hugging_face(lesson: Lesson, *, by_length: bool = False) -> None:
+    """``transformers.Trainer`` whose loss asks the teacher about every batch.
+
+    ``by_length`` takes texts sorted by length. Its own ``group_by_length`` sorts within N / (4 · batch) batches, at most 50:
+    of as few texts as here it would sort nothing.
+    """
     from transformers import Trainer, TrainingArguments
 
     class Distilling(Trainer):
@@ -57,7 +61,7 @@ def hugging_face(lesson: Lesson, *, sampling: str = "random") -> None:
             lr_scheduler_type="constant",
             max_grad_norm=0.0,
             optim="adamw_torch_fused",
-            train_sampling_strategy=sampling,
+            train_sampling_strategy="sequential" if by_length else "random",
             logging_strategy="no",
             save_strategy="no",
             report_to="none",
@@ -65,17 +69,19 @@ def hugging_face(lesson: Lesson, *, sampling: str = "random") -> None:
             remove_unused_columns=False,
             use_cpu=True,
         )
+        data = lesson.read()
+        if by_length:
+            data.sort(key=lambda example: len(example["input_ids"]))
         lesson.teacher.eval()
-        Distilling(lesson.student, how, data_collator=lesson.collate, train_dataset=lesson.read()).train()
+        Distilling(lesson.student, how, data_collator=lesson.collate, train_dataset=data).train()
 
 
-def trainer_by_length(lesson: Lesson) -> None:
-    """The same, batches of like length."""
-    hugging_face(lesson, sampling="group_by_length")
+def hugging_face_by_length(lesson: Lesson) -> None:
+    hugging_face(lesson, by_length=True)
 
 
 def textbrewer(lesson: Lesson, *, cached: bool = False) -> None:
-    """``BasicDistiller``; ``cached`` keeps the batches and the teacher's logits of one pass, and only shuffles these batches."""
+    """``BasicDistiller``; ``cached`` keeps batches and the teacher's logits of one pass: later epochs shuffle these batches."""
     from textbrewer import BasicDistiller, DistillationConfig, TrainingConfig
 
     def logits(batch: Inputs, said: Any) -> dict[str, Any]:
@@ -138,9 +144,10 @@ def torchdistill(lesson: Lesson) -> None:
 
 @contextmanager
 def stand_in_torchvision() -> Iterator[None]:
-    """Lets torchdistill be imported without torchvision, of which only its model zoo takes names; gone again afterwards."""
+    """Lets torchdistill be imported without torchvision, whose data sets and models it only lists; gone again afterwards."""
     made = {}
-    for name in ("torchvision", "torchvision.models", "torchvision.models.densenet", "torchvision.models.resnet"):
+    for inside in ("", ".datasets", ".models", ".models.densenet", ".models.resnet"):
+        name = f"torchvision{inside}"
         made[name] = types.ModuleType(name)
         made[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
     made["torchvision"].models = made["torchvision.models"]  # type: ignore[attr-defined]
@@ -159,8 +166,10 @@ def stand_in_torchvision() -> Iterator[None]:
 
 PEERS: dict[str, Callable[[Lesson], None]] = {
     "Hugging Face Trainer": hugging_face,
-    "Hugging Face Trainer, group_by_length": trainer_by_length,
+    "Hugging Face Trainer, texts by length": hugging_face_by_length,
     "TextBrewer": textbrewer,
     "TextBrewer, is_caching_logits": textbrewer_cached,
     "torchdistill": torchdistill,
 }
+NEED_TOKENS = ("Hugging Face Trainer, texts by length",)
+OPTIONS = ("Hugging Face Trainer, texts by length", "TextBrewer, is_caching_logits")  # off by default: shown, not judged
