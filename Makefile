@@ -58,4 +58,5 @@ $(BENCH)/ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/$(PIP) torch==2.13.0
 	$(BENCH)/bin/$(PIP) -e . -r benchmarks/requirements.txt
+	$(BENCH)/bin/$(PIP) --no-deps torchdistill==1.1.5
 	touch $@

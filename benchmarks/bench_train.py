@@ -442,7 +442,9 @@ def main() -> int:
     how.add_argument("--quick", action="store_true", help="small sizes; targets are not judged")
     how.add_argument("--full", action="store_true", help=argparse.SUPPRESS)
     how.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed or could not be measured")
-    parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION")
+    parser.add_argument(
+        "--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION", help=", ".join(QUESTIONS)
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE as well")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
