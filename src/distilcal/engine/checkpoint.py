@@ -9,6 +9,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from distilcal.errors import InputError
 from distilcal.store import DamagedWarning
+
+LAST, BEST = "last.safetensors", "best.safetensors"
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -94,3 +98,47 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value)
+
+
+@dataclass
+class States:
+    """The state after the last epoch and the weights of the best one: on disk, or in memory without a folder."""
+
+    folder: Path | None
+    key: str
+    network: nn.Module
+
+    def __post_init__(self) -> None:
+        self.best: dict[str, Tensor] = {}
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def resume(self, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module]) -> list[dict[str, Any]]:
+        """Go back to the last saved epoch; the history up to it."""
+        if self.folder is None:
+            return []
+        last, best = (load_tensors(self.folder / name, self.key) for name in (LAST, BEST))
+        if last is None or best is None:
+            return []
+        restore(last[0], self.network, optimizer, losses)
+        history: list[dict[str, Any]] = last[1]["history"]
+        return history
+
+    def save(
+        self, history: list[dict[str, Any]], optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], *, best: bool
+    ) -> None:
+        if self.folder is None:
+            self.best = {k: v.detach().cpu().clone() for k, v in self.network.state_dict().items()} if best else self.best
+            return
+        # The best weights first: if the process ends between the two files, this epoch is done again.
+        if best:
+            save_tensors(self.folder / BEST, self.network.state_dict(), {"key": self.key, "epoch": len(history) - 1})
+        state = training_state(self.network, optimizer, losses)
+        save_tensors(self.folder / LAST, state, {"key": self.key, "history": history})
+
+    def take_best(self, epoch: int) -> None:
+        """Give the network the weights of the best epoch."""
+        found = (self.best, {"epoch": epoch}) if self.folder is None else load_tensors(self.folder / BEST, self.key)
+        if found is None or found[1]["epoch"] != epoch:
+            raise InputError("the weights of the best epoch are gone", source=str(self.folder), remedy="run again")
+        self.network.load_state_dict(found[0])

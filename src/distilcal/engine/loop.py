@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distilcal.data import Dataset
-from distilcal.engine.checkpoint import load_tensors, restore, save_tensors, training_state
+from distilcal.engine.checkpoint import States
 from distilcal.engine.processes import gathered_rows, make_accelerator, own_part, whole
 from distilcal.engine.schedule import epoch_batches, epoch_seed, make_optimizer, rate_factor
 from distilcal.errors import InputError
@@ -32,7 +32,6 @@ from distilcal.views import VIEWS, Batch, Term, View, joined
 
 FOLLOWED = ("accuracy", "nll", "ece", "brier", "entropy")  # on dev, after every epoch
 TOLD_EVERY = 0.2  # seconds
-LAST, BEST = "last.safetensors", "best.safetensors"
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,9 @@ def fit(
     optimizer = make_optimizer(network, [p for loss in losses for p in loss.parameters()], settings)
     loop = _Loop(classifier, network, optimizer, accelerator, settings, tuple(terms), views)
     source = _Source(train, batches, teacher, live_teacher, classifier, soft_labels, accelerator.device)
-    key = _key(classifier, train, dev, terms, settings, teacher, live_teacher, soft_labels, seed)
-    states = _States(folder, key, classifier.network)
+    # Hashing weights and data takes a while, and only a saved state needs it.
+    key = "" if folder is None else _key(classifier, train, dev, terms, settings, teacher, live_teacher, soft_labels, seed)
+    states = States(folder, key, classifier.network)
     history = states.resume(optimizer, losses)
     resumed_at = len(history)
     with torch.random.fork_rng():
@@ -320,50 +320,6 @@ class _Means:
                     remedy="lower lr, or check the settings of the loss",
                 )
         return means
-
-
-@dataclass
-class _States:
-    """The state after the last epoch and the weights of the best one: on disk, or in memory without a folder."""
-
-    folder: Path | None
-    key: str
-    network: nn.Module
-
-    def __post_init__(self) -> None:
-        self.best: dict[str, Tensor] = {}
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-
-    def resume(self, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module]) -> list[dict[str, Any]]:
-        """Go back to the last saved epoch; the history up to it."""
-        if self.folder is None:
-            return []
-        last, best = (load_tensors(self.folder / name, self.key) for name in (LAST, BEST))
-        if last is None or best is None:
-            return []
-        restore(last[0], self.network, optimizer, losses)
-        history: list[dict[str, Any]] = last[1]["history"]
-        return history
-
-    def save(
-        self, history: list[dict[str, Any]], optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], *, best: bool
-    ) -> None:
-        if self.folder is None:
-            self.best = {k: v.detach().cpu().clone() for k, v in self.network.state_dict().items()} if best else self.best
-            return
-        # The best weights first: if the process ends between the two files, this epoch is done again.
-        if best:
-            save_tensors(self.folder / BEST, self.network.state_dict(), {"key": self.key, "epoch": len(history) - 1})
-        state = training_state(self.network, optimizer, losses)
-        save_tensors(self.folder / LAST, state, {"key": self.key, "history": history})
-
-    def take_best(self, epoch: int) -> None:
-        """Give the network the weights of the best epoch."""
-        found = (self.best, {"epoch": epoch}) if self.folder is None else load_tensors(self.folder / BEST, self.key)
-        if found is None or found[1]["epoch"] != epoch:
-            raise InputError("the weights of the best epoch are gone", source=str(self.folder), remedy="run again")
-        self.network.load_state_dict(found[0])
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------------
