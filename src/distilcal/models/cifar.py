@@ -18,7 +18,7 @@ from torch.nn.functional import pad, relu
 
 from distilcal.errors import InputError
 from distilcal.models.layers import Network, conv, conv_norm, repeated
-from distilcal.models.mobile import mobilenet_v2, mobilenet_v2_full, shufflenet_v1, shufflenet_v2, shufflenet_v2_biased
+from distilcal.models.mobile import mobilenet_v2, mobilenet_v2_full, shufflenet_v1, shufflenet_v2
 
 # ---- ResNet ------------------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
     "mobilenet_v2_full": mobilenet_v2_full,
     "shufflenet_v1": shufflenet_v1,
     "shufflenet_v2": shufflenet_v2,
-    "shufflenet_v2_biased": shufflenet_v2_biased,
+    "shufflenet_v2_biased": partial(shufflenet_v2, biased=True),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, relu
 
 from distilcal.models.layers import Network, conv_norm, repeated
+
+Layer = Callable[..., nn.Sequential]  # a convolution with its norm
 
 # ---- MobileNetV2 -------------------------------------------------------------------------------------------------------
 
@@ -117,79 +120,46 @@ def shufflenet_v1(classes: int, *, groups: int = 3) -> Network:
 class SplitUnit(nn.Module):
     """ShuffleNetV2: half of the channels pass, half are convolved, then shuffled."""
 
-    def __init__(self, channels: int):
+    def __init__(self, channels: int, layer: Layer = conv_norm):
         super().__init__()
         half = channels // 2
         self.passing = half
-        self.body = nn.Sequential(
-            conv_norm(half, half, 1), conv_norm(half, half, 3, groups=half, act=False), conv_norm(half, half, 1)
-        )
+        self.body = nn.Sequential(layer(half, half, 1), layer(half, half, 3, groups=half, act=False), layer(half, half, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return _shuffled(torch.cat([x[:, : self.passing], self.body(x[:, self.passing :])], dim=1), 2)
 
 
 class HalvingUnit(nn.Module):
-    """ShuffleNetV2: both branches convolve with stride 2, then shuffled."""
+    """ShuffleNetV2: both branches convolve with stride 2, then shuffled; ``width`` is that inside the right one."""
 
-    def __init__(self, inputs: int, outputs: int):
+    def __init__(self, inputs: int, outputs: int, width: int, layer: Layer = conv_norm):
         super().__init__()
         half = outputs // 2
-        self.left = nn.Sequential(conv_norm(inputs, inputs, 3, 2, groups=inputs, act=False), conv_norm(inputs, half, 1))
+        self.left = nn.Sequential(layer(inputs, inputs, 3, 2, groups=inputs, act=False), layer(inputs, half, 1))
         self.right = nn.Sequential(
-            conv_norm(inputs, half, 1), conv_norm(half, half, 3, 2, groups=half, act=False), conv_norm(half, half, 1)
+            layer(inputs, width, 1), layer(width, width, 3, 2, groups=width, act=False), layer(width, half, 1)
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return _shuffled(torch.cat([self.left(x), self.right(x)], dim=1), 2)
 
 
-def shufflenet_v2(classes: int) -> Network:
-    """ShuffleNetV2 × 1 of RepDistiller: 116, 232, 464 channels, 1024 features; Ma et al. 2018."""
-    stages: list[nn.Module] = [conv_norm(3, 24, 1)]
+def shufflenet_v2(classes: int, *, biased: bool = False) -> Network:
+    """ShuffleNetV2 × 1: 116, 232, 464 channels, 1024 features; Ma et al. 2018. As RepDistiller builds it.
+
+    ``biased`` is P004's: a 3 × 3 stem, convolutions with bias, right branches as wide as their input where pixels are halved.
+    """
+    layer = _biased if biased else conv_norm
+    stages: list[nn.Module] = [layer(3, 24, 3, act=False) if biased else layer(3, 24, 1)]
     inputs = 24
     for outputs, blocks in ((116, 3), (232, 7), (464, 3)):
-        stages.append(nn.Sequential(HalvingUnit(inputs, outputs), *(SplitUnit(outputs) for _ in range(blocks))))
+        first = HalvingUnit(inputs, outputs, inputs if biased else outputs // 2, layer)
+        stages.append(nn.Sequential(first, *(SplitUnit(outputs, layer) for _ in range(blocks))))
         inputs = outputs
-    return Network(stages, 1024, classes, last=conv_norm(inputs, 1024, 1))
+    return Network(stages, 1024, classes, last=layer(inputs, 1024, 1))
 
 
-class BiasedHalvingUnit(nn.Module):
-    """P004's: convolutions with bias, and a right branch as wide as its input."""
-
-    def __init__(self, inputs: int, outputs: int):
-        super().__init__()
-        half = outputs // 2
-        self.left = nn.Sequential(_biased(inputs, inputs, 3, 2, groups=inputs, act=False), _biased(inputs, half, 1))
-        self.right = nn.Sequential(
-            _biased(inputs, inputs, 1), _biased(inputs, inputs, 3, 2, groups=inputs, act=False), _biased(inputs, half, 1)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _shuffled(torch.cat([self.left(x), self.right(x)], dim=1), 2)
-
-
-class BiasedSplitUnit(SplitUnit):
-    """P004's: convolutions with bias."""
-
-    def __init__(self, channels: int):
-        super().__init__(channels)
-        half = self.passing
-        self.body = nn.Sequential(
-            _biased(half, half, 1), _biased(half, half, 3, groups=half, act=False), _biased(half, half, 1)
-        )
-
-
-def shufflenet_v2_biased(classes: int) -> Network:
-    """ShuffleNetV2 of P004: a 3 × 3 stem, biases, wider halving units."""
-    stages: list[nn.Module] = [_biased(3, 24, 3, act=False)]
-    inputs = 24
-    for outputs, blocks in ((116, 3), (232, 7), (464, 3)):
-        stages.append(nn.Sequential(BiasedHalvingUnit(inputs, outputs), *(BiasedSplitUnit(outputs) for _ in range(blocks))))
-        inputs = outputs
-    return Network(stages, 1024, classes, last=_biased(inputs, 1024, 1))
-
-
-def _biased(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1, act: bool = True) -> nn.Sequential:
+def _biased(inputs: int, outputs: int, size: int = 3, stride: int = 1, groups: int = 1, act: bool = True) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups), nn.BatchNorm2d(outputs)]
     return nn.Sequential(*layers, *([nn.ReLU()] if act else []))
