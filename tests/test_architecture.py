@@ -19,6 +19,7 @@ ORDER = [
     "metrics",
     "calibrate",
     "selective",
+    "dynamics",
     "assess",
     "report",
     "data",

@@ -1,0 +1,231 @@
+"""The recorder: running statistics of every example, usable in anybody's loop.
+
+    recorder = Recorder(ids, labels, classes)
+    for epoch in range(epochs):
+        for rows, inputs, targets in batches:          # rows: positions in ids
+            logits = model(inputs)                     # train mode, before the step
+            recorder.record(rows, logits)
+            ...
+        recorder.end_epoch()
+    dynamics = recorder.dynamics()
+
+It keeps a few numbers and the last logits of each example. Under torch.distributed each process records its own rows and
+``end_epoch`` brings them together, so that every process has the whole table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from distilcal.dynamics.table import Dynamics
+from distilcal.errors import InputError
+
+WAITING = 8192  # rows that wait to be added up: one large sum costs less than many small ones
+
+
+class Recorder:
+    """Statistics by example; ``folder`` keeps them in memory-mapped files, for sets too large for memory.
+
+    ``width`` is that of the saliency of features, where it is recorded too. ``own_rows=False`` says that under
+    torch.distributed every process records all rows, so that nothing need be brought together.
+    """
+
+    def __init__(
+        self,
+        ids: ArrayLike,
+        labels: ArrayLike,
+        classes: Sequence[str],
+        *,
+        width: int = 0,
+        dtype: DTypeLike = np.float32,
+        folder: Path | None = None,
+        own_rows: bool = True,
+    ):
+        self.ids, self.labels = np.asarray(ids).astype(str), np.asarray(labels, dtype=np.int64)
+        self.classes, self.width, self.own_rows = tuple(str(c) for c in classes), width, own_rows
+        count = len(self.ids)
+        if self.labels.shape != (count,):
+            raise InputError(f"there are {count} ids and {len(self.labels)} labels")
+        if len(np.unique(self.ids)) < count:
+            raise InputError("two examples have the same id", remedy="give each an id of its own")
+        if count and (self.labels.min() < 0 or self.labels.max() >= len(self.classes)):
+            raise InputError(f"labels must be from 0 to {len(self.classes) - 1}, the number of classes less one")
+        kinds: dict[str, tuple[tuple[int, ...], Any]] = {
+            "epochs": ((count,), np.int32),
+            "mean": ((count,), dtype),
+            "squares": ((count,), dtype),  # Σ (p − mean)², kept as Welford does: no cancellation
+            "margin": ((count,), dtype),
+            "right": ((count,), np.int32),
+            "forgotten": ((count,), np.int32),
+            "was_right": ((count,), np.uint8),
+            "logits": ((count, len(self.classes)), dtype),
+        }
+        if width:
+            kinds["feature_saliency"] = ((count, width), np.float32)
+        self.arrays = {name: _zeros(folder, name, shape, kind) for name, (shape, kind) in kinds.items()}
+        self._waiting: list[tuple[Any, ...]] = []
+        self._rows_waiting = 0
+        self._order: NDArray[np.int64] | None = None
+
+    def rows(self, ids: ArrayLike) -> NDArray[np.int64]:
+        """Positions of examples by id."""
+        wanted = np.asarray(ids).astype(str)
+        if self._order is None:
+            self._order = np.argsort(self.ids, kind="stable")
+        found: NDArray[np.int64] = self._order[np.searchsorted(self.ids[self._order], wanted).clip(max=len(self.ids) - 1)]
+        unknown = self.ids[found] != wanted
+        if unknown.any():
+            raise InputError(f"there is no example with id {str(wanted[unknown.argmax()])!r}", remedy="record training data")
+        return found
+
+    def record(self, rows: Any, logits: Any, saliency: Any = None) -> None:
+        """Note what the model says about the examples at ``rows`` now: tensors of any device, or arrays."""
+        given = tuple(v.detach() if hasattr(v, "detach") else v for v in (rows, logits, saliency))
+        self._waiting.append(given)
+        self._rows_waiting += len(given[0])
+        # In a group of processes all rows wait for the end of the epoch, when they are brought together.
+        if self._rows_waiting >= WAITING and not self._together:
+            self._add_waiting()
+
+    def end_epoch(self) -> None:
+        """Add up what waits; under torch.distributed with what the other processes recorded, a repeated example once."""
+        self._add_waiting()
+
+    @property
+    def _together(self) -> bool:
+        return self.own_rows and _processes() > 1
+
+    def _add_waiting(self) -> None:
+        together = self._together
+        if not self._waiting and not together:
+            return
+        found: tuple[NDArray[Any] | None, ...] = (None, None, None)
+        if self._waiting:
+            columns = zip(*self._waiting, strict=True)
+            found = tuple(None if c[0] is None else np.concatenate([_array(v) for v in c]) for c in columns)
+        self._waiting, self._rows_waiting = [], 0
+        if together:
+            found = _from_all(found)
+        rows, logits, saliency = found
+        if rows is None or logits is None:
+            return
+        rows = rows.astype(np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self.ids)):
+            raise InputError(f"there is no example {int(rows.max())}", remedy=f"rows are from 0 to {len(self.ids) - 1}")
+        if logits.shape != (len(rows), len(self.classes)):
+            raise InputError(f"logits of shape {logits.shape} for {len(rows)} examples of {len(self.classes)} classes")
+        _, first, turn = _turns(rows)
+        if together:
+            keep = first  # samplers repeat examples to give every process as many
+            rows, logits, saliency = rows[keep], logits[keep], None if saliency is None else saliency[keep]
+            turn = np.zeros(len(rows), dtype=np.int64)
+        for number in range(int(turn.max(initial=0)) + 1):  # an example that comes twice is added twice, in order
+            part = np.flatnonzero(turn == number) if turn.any() else slice(None)
+            self._add(rows[part], logits[part], None if saliency is None else saliency[part])
+
+    def _add(self, rows: NDArray[np.int64], logits: NDArray[Any], saliency: NDArray[Any] | None) -> None:
+        a = self.arrays
+        z = logits.astype(a["logits"].dtype, copy=False)
+        every = np.arange(len(rows))
+        labels = self.labels[rows]
+        own = z[every, labels]
+        largest = z.max(axis=1)
+        p = np.exp(own - largest) / np.exp(z - largest[:, None]).sum(axis=1)
+        others = z.copy()
+        others[every, labels] = -np.inf
+        margin = own - others.max(axis=1)
+        right = z.argmax(axis=1) == labels
+        count = a["epochs"][rows] + 1
+        before = a["mean"][rows]
+        after = before + (p - before) / count
+        a["epochs"][rows] = count
+        a["mean"][rows] = after
+        a["squares"][rows] += (p - before) * (p - after)
+        a["margin"][rows] += (margin - a["margin"][rows]) / count
+        a["right"][rows] += right
+        a["forgotten"][rows] += (a["was_right"][rows] == 1) & ~right
+        a["was_right"][rows] = right
+        a["logits"][rows] = z
+        if self.width:
+            if saliency is None or saliency.shape[1] != self.width:
+                raise InputError(f"a saliency of {self.width} numbers was to be recorded with the logits")
+            a["feature_saliency"][rows] = saliency
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All arrays, to be saved after an epoch and given to ``restore``."""
+        self._add_waiting()
+        return dict(self.arrays)
+
+    def restore(self, state: Mapping[str, ArrayLike]) -> None:
+        """Go on from a saved state."""
+        for name, array in self.arrays.items():
+            given = np.asarray(state[name])
+            if given.shape != array.shape:
+                raise InputError(f"the saved {name} has shape {given.shape}, not {array.shape}", remedy="record from the start")
+            array[...] = given
+
+    def dynamics(self) -> Dynamics:
+        """The table so far."""
+        self._add_waiting()
+        a = self.arrays
+        seen = np.maximum(a["epochs"], 1)
+        unseen = a["epochs"] == 0
+        return Dynamics(
+            ids=self.ids,
+            labels=self.labels,
+            classes=self.classes,
+            epochs=a["epochs"],
+            confidence=np.where(unseen, np.nan, a["mean"]),
+            variability=np.where(unseen, np.nan, np.sqrt(a["squares"] / seen.astype(a["mean"].dtype))),
+            correctness=a["right"],
+            forgotten=a["forgotten"],
+            aum=np.where(unseen, np.nan, a["margin"]),
+            logits=a["logits"],
+            feature_saliency=a.get("feature_saliency"),
+        )
+
+
+def _zeros(folder: Path | None, name: str, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    if folder is None:
+        return np.zeros(shape, dtype=kind)
+    folder.mkdir(parents=True, exist_ok=True)
+    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=kind, shape=shape)  # starts as zeros
+
+
+def _array(value: Any) -> NDArray[Any]:
+    if hasattr(value, "detach"):
+        value = value.float() if value.is_floating_point() and value.element_size() < 4 else value
+        value = value.cpu().numpy()
+    return np.asarray(value)
+
+
+def _turns(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The rows sorted, where each distinct one stands first, and how many times each came before."""
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    new = np.r_[True, ordered[1:] != ordered[:-1]] if len(rows) else np.zeros(0, dtype=bool)
+    start = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
+    turn = np.empty(len(rows), dtype=np.int64)
+    turn[order] = np.arange(len(rows)) - start
+    return ordered, np.sort(order[new]), turn
+
+
+def _processes() -> int:
+    """How many processes train together under torch.distributed; 0 without it."""
+    torch = sys.modules.get("torch")
+    together = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    return int(torch.distributed.get_world_size()) if together and torch is not None else 0
+
+
+def _from_all(found: tuple[NDArray[Any] | None, ...]) -> tuple[NDArray[Any] | None, ...]:
+    torch = sys.modules["torch"]
+    parts: list[Any] = [None] * _processes()
+    torch.distributed.all_gather_object(parts, found)
+    columns = [[p[i] for p in parts if p[i] is not None] for i in range(3)]
+    return tuple(np.concatenate(c) if c else None for c in columns)

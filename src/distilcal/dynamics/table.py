@@ -1,0 +1,117 @@
+"""The table of training dynamics: one row per example, by id. NumPy only, so that maps are read without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distilcal.errors import InputError
+from distilcal.store import MANIFEST, file_digest, read_json, sealed, write_json
+
+Floats = NDArray[np.floating[Any]]
+NEVER_LEARNED = 1000  # what the cartography tool calls the forgetfulness of an example that was never right
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """What the model said about each example over the epochs, from the training pass (train mode, before the step)."""
+
+    ids: NDArray[np.str_]  # (N,)
+    labels: NDArray[np.int64]  # (N,)
+    classes: tuple[str, ...]
+    epochs: NDArray[np.int32]  # (N,) measurements of each example
+    confidence: Floats  # (N,) mean probability of the label
+    variability: Floats  # (N,) population standard deviation of it
+    correctness: NDArray[np.int32]  # (N,) epochs in which the label was predicted
+    forgotten: NDArray[np.int32]  # (N,) times it went from right to wrong
+    aum: Floats  # (N,) mean margin of the label's logit over the largest other
+    logits: Floats  # (N, K) of the last epoch
+    feature_saliency: Floats | None = None  # (N, D) |feature · gradient| of the last epoch, where it was recorded
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def forgetting(self) -> NDArray[np.int32]:
+        """Times from right to wrong; 1000 for an example that was never right."""
+        return np.where(self.correctness == 0, NEVER_LEARNED, self.forgotten).astype(np.int32)
+
+    @property
+    def threshold_closeness(self) -> Floats:
+        """μ(1 − μ): large where the mean probability of the label is near 1/2."""
+        return self.confidence * (1 - self.confidence)
+
+    @property
+    def variability_ci(self) -> Floats:
+        """√(v + v²/(E − 1)), v the variance: widened for few epochs."""
+        variance = self.variability**2
+        return np.sqrt(variance + variance**2 / np.maximum(self.epochs - 1, 1))
+
+    def for_examples(self, ids: NDArray[np.str_], labels: NDArray[np.int64], classes: tuple[str, ...], name: str) -> Dynamics:
+        """The rows of the given examples, matched by id; a map of other data is refused."""
+        order = np.argsort(self.ids, kind="stable")
+        place = np.searchsorted(self.ids[order], ids).clip(max=len(self) - 1)
+        rows = order[place]
+        missing = self.ids[rows] != ids
+        if missing.any():
+            raise InputError(
+                f"the map {name!r} is of other data: it lacks {int(missing.sum())} of {len(ids)} training examples, "
+                f"the first with id {str(ids[missing.argmax()])!r}",
+                remedy="record the map on the data that this stage trains on",
+            )
+        mine, theirs = np.array(classes)[labels], np.array(self.classes)[self.labels[rows]]
+        if (mine != theirs).any():
+            row = int((mine != theirs).argmax())
+            raise InputError(
+                f"the map {name!r} is of other data: it calls id {str(ids[row])!r} {str(theirs[row])!r}, "
+                f"the data {str(mine[row])!r}",
+                remedy="record the map on the data that this stage trains on",
+            )
+        unseen = self.epochs[rows] == 0
+        if unseen.any():
+            raise InputError(
+                f"the map {name!r} has seen {len(ids) - int(unseen.sum())} of {len(ids)} training examples only",
+                remedy="record at least one whole epoch",
+            )
+        columns = [self.classes.index(c) for c in classes]
+        wide = self.feature_saliency
+        per_row = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in NOT_BY_ROW}
+        per_row["labels"], per_row["logits"] = labels, self.logits[rows][:, columns]
+        return Dynamics(**per_row, classes=classes, feature_saliency=None if wide is None else wide[rows])
+
+    def save(self, folder: str | Path) -> None:
+        """Write the table into a new folder, one ``.npy`` a column, sealed with checksums."""
+        folder = Path(folder)
+        if folder.exists():
+            raise InputError("this exists already", source=str(folder), remedy="give a new folder")
+        with sealed(folder) as aside:
+            for f in fields(self):
+                value = getattr(self, f.name)
+                if f.name != "classes" and value is not None:
+                    np.save(aside / f"{f.name}.npy", value)
+            write_json(aside / "classes.json", list(self.classes))
+
+
+NOT_BY_ROW = ("classes", "feature_saliency")
+
+
+def load_dynamics(folder: str | Path) -> Dynamics:
+    """The table that ``Dynamics.save`` wrote, memory-mapped; damage is refused."""
+    folder = Path(folder)
+    if not (folder / MANIFEST).exists():
+        raise InputError("there is no map in it", source=str(folder), remedy="train a stage with record = true")
+    manifest = read_json(folder / MANIFEST)
+    try:
+        whole = all(file_digest(folder / name) == value for name, value in manifest["files"].items())
+        classes = tuple(str(c) for c in read_json(folder / "classes.json"))
+        arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")}
+        found = Dynamics(classes=classes, **arrays)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise InputError("this map is damaged", source=str(folder), remedy="remove it and record it again")
+    return found
