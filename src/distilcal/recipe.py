@@ -96,12 +96,37 @@ class TermSettings:
 
 
 @dataclass(frozen=True)
+class ViewSettings:
+    """A way of the batch through the student: who is mixed with whom, where, and how much."""
+
+    kind: Literal["mixup", "manifold", "cutmix", "cutout"] = "mixup"  # manifold: at the features, or after layers
+    pairs: Literal["random", "regions", "similar", "dissimilar"] = "random"  # the latter: by saliency, in the other AUM half
+    regions: tuple[str, ...] = ("easy", "ambiguous")  # of the stage's map; each example of one with one of the other
+    fraction: float = 0.33  # of the examples in each region
+    disjoint: bool = False  # no example in two regions
+    candidates: Literal["all", "batch"] = "all"  # partners from the whole training set, or from the same batch
+    saliency: Literal["logits", "features"] = "logits"  # what is compared; features also tell apart where there are two classes
+    layers: tuple[int, ...] = ()  # manifold: drawn from these for each batch, 0 the input; empty: the features
+    alpha: float | None = None  # the share of an example is drawn from Beta(alpha, alpha); None: 0.4, for cutmix 1
+    shares: Literal["batch", "sample"] = "batch"  # one share for the batch, or one for each example
+    probability: float = 1.0  # of a batch to be changed at all
+    length: int = 16  # cutout: side of a hole in pixels
+    holes: int = 1  # cutout
+    teacher: Literal["clean", "mixed"] = "clean"  # what the teacher sees: each example as it is, or what the student sees
+    variant: Literal["paper", "author_code"] = "paper"  # similar and dissimilar: the targets of P001's released code
+
+
+@dataclass(frozen=True)
 class StageSettings:
     """One model: trained with terms, taken as it stands (no terms), or known by its predictions only."""
 
     model: ModelSettings = ModelSettings()
     terms: tuple[TermSettings, ...] = ()
     train: TrainSettings = TrainSettings()
+    views: dict[str, ViewSettings] = field(default_factory=dict)  # by name, for the terms
+    record: bool = False  # keep what the model says about each training example over the epochs: its map
+    record_features: bool = False  # also the saliency of the features, for pairs by it
+    map: str = ""  # the stage, or a folder, whose map regions and AUM halves are taken from
     teacher: str = ""  # the stage whose outputs teacher_logits and teacher_features are
     scale_teacher: bool = False  # divide the teacher's logits by the temperature that suits dev
     teacher_input: Literal["auto", "cached", "live"] = "auto"  # live: run the teacher on inputs that change; auto: if they do
@@ -193,7 +218,12 @@ def ordered_stages(recipe: Recipe) -> list[str]:
 
 def dependencies(stage: StageSettings) -> list[str]:
     """The stages that must be there before this one."""
-    return [name for name in (stage.teacher, stage.model.start_from) if name]
+    return [name for name in (stage.teacher, stage.model.start_from, "" if is_folder(stage.map) else stage.map) if name]
+
+
+def is_folder(map_: str) -> bool:
+    """Whether a map is a folder, not a stage."""
+    return "/" in map_
 
 
 def checked(recipe: Recipe) -> Recipe:
@@ -213,6 +243,7 @@ def checked(recipe: Recipe) -> Recipe:
             raise InputError(f"stages.{name}.model needs a name, or start_from and not both", remedy="name the network")
         _check_train(stage.train, f"stages.{name}.train")
         _check_model(stage.model, f"stages.{name}.model")
+        _check_views(name, stage, recipe.stages)
         taught = [t.loss for t in stage.terms if t.loss in ("kd", "rkd", "crd")]
         if taught and not stage.teacher:
             raise InputError(f"stages.{name} has the term {taught[0]!r} but no teacher", remedy='add teacher = "STAGE"')
@@ -225,6 +256,38 @@ def checked(recipe: Recipe) -> Recipe:
             raise InputError(f"data.{key} = {getattr(recipe.data, key)} is not between 0 and 1")
     ordered_stages(recipe)
     return recipe
+
+
+def _check_views(name: str, stage: StageSettings, stages: Mapping[str, StageSettings]) -> None:
+    if stage.map and not is_folder(stage.map) and stage.map in stages and not stages[stage.map].record:
+        raise InputError(
+            f"stages.{name} asks for the map of {stage.map!r}, which records none",
+            remedy=f"add record = true to stages.{stage.map}",
+        )
+    if (stage.record or stage.record_features) and not any(t.view == "plain" for t in stage.terms):
+        raise InputError(f"stages.{name} has no term on the plain view to record", remedy="add one, or leave out record")
+    if stage.record_features and not stage.record:
+        raise InputError(f"stages.{name} has record_features without record", remedy="add record = true")
+    used = [t.view for t in stage.terms]
+    for key, view in stage.views.items():
+        path = f"stages.{name}.views.{key}"
+        if key == "plain":
+            raise InputError(f"{path}: the plain view is the batch as it stands", remedy="choose another name")
+        if key not in used:
+            raise InputError(f"{path} is used by no term", remedy=f'add view = "{key}" to a term, or leave it out')
+        if view.pairs != "random" and not stage.map:
+            raise InputError(
+                f"{path}: pairs = {view.pairs!r} needs a map", remedy='add map = "STAGE", a stage with record = true'
+            )
+        if not 0 < view.fraction <= 1 or not 0 <= view.probability <= 1:
+            raise InputError(f"{path}: fraction must be in (0, 1], probability in [0, 1]")
+        if (view.alpha or 0) < 0 or view.length < 1 or view.holes < 1 or any(layer < 0 for layer in view.layers):
+            raise InputError(f"{path}: alpha and layers must not be negative, length and holes at least 1")
+        if view.layers and view.kind != "manifold":
+            raise InputError(f"{path}: layers are of kind = 'manifold'", remedy="change kind, or leave out layers")
+        wrong = [r for r in view.regions if r not in ("easy", "ambiguous", "hard")]
+        if wrong or len(view.regions) != 2:
+            raise InputError(f"{path}.regions = {list(view.regions)!r} are not two of 'easy', 'ambiguous', 'hard'")
 
 
 def _check_model(model: ModelSettings, path: str) -> None:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from distilcal.dynamics import Recorder
 from distilcal.errors import InputError
 from distilcal.store import DamagedWarning
 
@@ -55,9 +56,12 @@ def load_tensors(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any
         return None
 
 
-def training_state(network: nn.Module, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module]) -> dict[str, Tensor]:
+def training_state(
+    network: nn.Module, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], recorder: Recorder | None
+) -> dict[str, Tensor]:
     """All tensors that training goes on from, by name."""
-    state = {f"network/{name}": value for name, value in network.state_dict().items()}
+    state = {f"dynamics/{name}": torch.from_numpy(value) for name, value in recorder.state().items()} if recorder else {}
+    state |= {f"network/{name}": value for name, value in network.state_dict().items()}
     for i, loss in enumerate(losses):
         state |= {f"loss/{i}/{name}": value for name, value in loss.state_dict().items()}
     for index, values in optimizer.state_dict()["state"].items():
@@ -66,9 +70,15 @@ def training_state(network: nn.Module, optimizer: torch.optim.Optimizer, losses:
 
 
 def restore(
-    state: Mapping[str, Tensor], network: nn.Module, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module]
+    state: Mapping[str, Tensor],
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    losses: Sequence[nn.Module],
+    recorder: Recorder | None,
 ) -> None:
-    """Put network, optimiser and losses back to where ``training_state`` found them."""
+    """Put network, optimiser, losses and recorder back to where ``training_state`` found them."""
+    if recorder is not None:
+        recorder.restore({name: value.numpy() for name, value in _under(state, "dynamics/").items()})
     network.load_state_dict(_under(state, "network/"))
     for i, loss in enumerate(losses):
         loss.load_state_dict(_under(state, f"loss/{i}/"))
@@ -113,19 +123,27 @@ class States:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
-    def resume(self, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module]) -> list[dict[str, Any]]:
+    def resume(
+        self, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], recorder: Recorder | None = None
+    ) -> list[dict[str, Any]]:
         """Go back to the last saved epoch; the history up to it."""
         if self.folder is None:
             return []
         last, best = (load_tensors(self.folder / name, self.key) for name in (LAST, BEST))
         if last is None or best is None:
             return []
-        restore(last[0], self.network, optimizer, losses)
+        restore(last[0], self.network, optimizer, losses, recorder)
         history: list[dict[str, Any]] = last[1]["history"]
         return history
 
     def save(
-        self, history: list[dict[str, Any]], optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], *, best: bool
+        self,
+        history: list[dict[str, Any]],
+        optimizer: torch.optim.Optimizer,
+        losses: Sequence[nn.Module],
+        recorder: Recorder | None = None,
+        *,
+        best: bool,
     ) -> None:
         if self.folder is None:
             self.best = {k: v.detach().cpu().clone() for k, v in self.network.state_dict().items()} if best else self.best
@@ -133,7 +151,7 @@ class States:
         # The best weights first: if the process ends between the two files, this epoch is done again.
         if best:
             save_tensors(self.folder / BEST, self.network.state_dict(), {"key": self.key, "epoch": len(history) - 1})
-        state = training_state(self.network, optimizer, losses)
+        state = training_state(self.network, optimizer, losses, recorder)
         save_tensors(self.folder / LAST, state, {"key": self.key, "history": history})
 
     def take_best(self, epoch: int) -> None:

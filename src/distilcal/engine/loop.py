@@ -18,17 +18,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distilcal.data import Dataset
+from distilcal.dynamics import Recorder
 from distilcal.engine.checkpoint import States
 from distilcal.engine.processes import gathered_rows, make_accelerator, own_part, whole
 from distilcal.engine.schedule import epoch_batches, epoch_seed, make_optimizer, rate_factor
+from distilcal.engine.source import Source, same_inputs
 from distilcal.errors import InputError
 from distilcal.metrics import METRICS
 from distilcal.models.classifier import Classifier
-from distilcal.models.feeds import Batches, ImageFeed, outputs
+from distilcal.models.feeds import Batches, outputs
+from distilcal.models.stepwise import Output
 from distilcal.predictions import Predictions
 from distilcal.recipe import TrainSettings
 from distilcal.store import digest
-from distilcal.views import VIEWS, Batch, Term, View, joined
+from distilcal.views import VIEWS, Batch, Draws, Term, View, joined, kept
+from distilcal.views.pairs import current_saliency
 
 FOLLOWED = ("accuracy", "nll", "ece", "brier", "entropy")  # on dev, after every epoch
 TOLD_EVERY = 0.2  # seconds
@@ -70,13 +74,17 @@ def fit(
     folder: Path | None = None,
     store: Path | None = None,
     views: Mapping[str, Callable[[Any, Batch], View]] = VIEWS,
+    recorder: Recorder | None = None,
+    groups: NDArray[Any] | None = None,
     progress: Callable[[Step], None] | None = None,
 ) -> Fit:
     """Minimise ``Σ weight · loss(view)`` and keep the epoch that dev likes best.
 
     ``teacher`` has ``logits`` (and ``features``) of the training rows, in their order. A ``live_teacher`` is run on every batch
-    instead, for inputs that change. With a ``folder`` the state is saved there after each epoch, and a run that was killed goes
-    on from it to the same numbers. ``soft_labels`` trains on the raters' distributions where the data have them.
+    instead, for inputs that change; with both, it is run on what views make of the batch. With a ``folder`` the state is saved
+    there after each epoch, and a run that was killed goes on from it to the same numbers. ``soft_labels`` trains on the raters'
+    distributions where the data have them. A ``recorder`` is told what the student says about each example of the plain view.
+    ``groups`` (N,) are spread evenly over the batches.
     """
     settings = settings or TrainSettings()
     started = time.perf_counter()
@@ -88,12 +96,16 @@ def fit(
         loss.to(accelerator.device)
     network = accelerator.prepare(classifier.network)
     optimizer = make_optimizer(network, [p for loss in losses for p in loss.parameters()], settings)
-    loop = _Loop(classifier, network, optimizer, accelerator, settings, tuple(terms), views)
-    source = _Source(train, batches, teacher, live_teacher, classifier, soft_labels, accelerator.device)
+    loop = _Loop(classifier, network, optimizer, accelerator, settings, tuple(terms), views, seed, recorder)
+    source = Source(train, batches, teacher, live_teacher, classifier, soft_labels, accelerator.device)
     # Hashing weights and data takes a while, and only a saved state needs it.
-    key = "" if folder is None else _key(classifier, train, dev, terms, settings, teacher, live_teacher, soft_labels, seed)
+    key = (
+        ""
+        if folder is None
+        else _key(classifier, train, dev, terms, settings, teacher, live_teacher, soft_labels, seed, views, recorder, groups)
+    )
     states = States(folder, key, classifier.network)
-    history = states.resume(optimizer, losses)
+    history = states.resume(optimizer, losses, recorder)
     resumed_at = len(history)
     with torch.random.fork_rng():
         for epoch in range(len(history), settings.epochs):
@@ -106,8 +118,10 @@ def fit(
                 loss.train()
                 if hasattr(loss, "start_epoch"):
                     loss.start_epoch(epoch, settings.epochs)
-            order = epoch_batches(len(train), batches.lengths, settings.batch, seed=seed, epoch=epoch)
+            order = epoch_batches(len(train), batches.lengths, settings.batch, seed=seed, epoch=epoch, groups=groups)
             means = loop.epoch(epoch, order, source, augment, progress, history)
+            if recorder is not None:
+                recorder.end_epoch()
             predictions = _predict_dev(loop, dev, dev_batches)
             for loss in losses:
                 if hasattr(loss, "update"):
@@ -117,57 +131,13 @@ def fit(
                 {"epoch": epoch, "losses": means, "lr": loop.rate, "dev": followed, "seconds": time.perf_counter() - begun}
             )
             if accelerator.is_main_process:
-                states.save(history, optimizer, losses, best=_best(history, settings) == epoch)
+                states.save(history, optimizer, losses, recorder, best=_best(history, settings) == epoch)
             accelerator.wait_for_everyone()
     accelerator.unwrap_model(network, keep_fp32_wrapper=False)
     states.take_best(_best(history, settings))
     classifier.network.eval()
     classifier.new_head = False
     return Fit(history, _best(history, settings), time.perf_counter() - started, resumed_at)
-
-
-@dataclass
-class _Source:
-    """Where a batch comes from: the data, and the teacher's word on them."""
-
-    train: Dataset
-    batches: Batches
-    teacher: Mapping[str, NDArray[Any]] | None
-    live_teacher: Classifier | None
-    student: Classifier
-    soft_labels: bool
-    device: torch.device
-
-    def __post_init__(self) -> None:
-        assert self.train.labels is not None
-        self.labels = torch.from_numpy(np.ascontiguousarray(self.train.labels))
-        self.targets = self.labels
-        if self.soft_labels and self.train.label_probs is not None:
-            self.targets = torch.from_numpy(self.train.label_probs.astype(np.float32))
-        self.said = {f"teacher_{name}": torch.from_numpy(value) for name, value in (self.teacher or {}).items()}
-        if self.live_teacher is not None:
-            self.live_teacher.network.to(self.device).eval()
-
-    def batch(self, rows: NDArray[np.int64], augment: torch.Generator) -> Batch:
-        ids = torch.from_numpy(rows)
-        inputs = {name: value.to(self.device) for name, value in self.batches.batch(rows, augment).items()}
-        said = {name: value.index_select(0, ids).to(self.device) for name, value in self.said.items()}
-        if self.live_teacher is not None:
-            said = self._ask(inputs)
-        labels = self.labels.index_select(0, ids).to(self.device)
-        targets = labels if self.targets is self.labels else self.targets.index_select(0, ids).to(self.device)
-        return Batch(inputs, labels, targets, ids.to(self.device), **said)
-
-    @torch.no_grad()
-    def _ask(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The teacher's word on these very inputs, normalised as it wants them."""
-        assert self.live_teacher is not None
-        mine, its = self.student.feed, self.live_teacher.feed
-        if isinstance(mine, ImageFeed) and isinstance(its, ImageFeed) and (mine.mean, mine.std) != (its.mean, its.std):
-            here, there = ([torch.tensor(v, device=self.device).view(1, 3, 1, 1) for v in (f.mean, f.std)] for f in (mine, its))
-            inputs = {"pixels": (inputs["pixels"] * here[1] + here[0] - there[0]) / there[1]}
-        made = self.live_teacher.network(inputs)
-        return {"teacher_logits": made.logits, "teacher_features": made.features}
 
 
 @dataclass
@@ -181,11 +151,18 @@ class _Loop:
     settings: TrainSettings
     terms: tuple[Term, ...]
     views: Mapping[str, Callable[[Any, Batch], View]]
+    seed: int
+    recorder: Recorder | None
     rate: float = 0.0
 
     def __post_init__(self) -> None:
         self.names = _distinct_names(self.terms)
         self.used = tuple(dict.fromkeys(t.view for t in self.terms))
+        self.wanted = {name: frozenset(w for t in self.terms if t.view == name for w in t.wants) for name in self.used}
+        # A mean over rows that count in each part is not the mean over those of the batch.
+        self.by_part = all(t.by_example for t in self.terms) and not any(
+            getattr(self.views[name], "drops_rows", False) for name in self.used
+        )
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.together = self.accelerator.num_processes > 1
         self.scaled = self.accelerator.scaler is not None  # float16: losses are scaled so that gradients do not vanish
@@ -195,7 +172,7 @@ class _Loop:
         self,
         epoch: int,
         order: Sequence[NDArray[np.int64]],
-        source: _Source,
+        source: Source,
         augment: torch.Generator,
         progress: Callable[[Step], None] | None,
         history: Sequence[dict[str, Any]],
@@ -209,7 +186,7 @@ class _Loop:
             self.rate = settings.lr * rate_factor(settings, epoch * count + step, settings.epochs * count, count)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate
-            losses.add(len(rows), self._backward(rows, source, augment))
+            losses.add(len(rows), self._backward(Draws(rows, (self.seed, epoch, step)), source, augment))
             if settings.clip:
                 if self.scaled:
                     self.accelerator.unscale_gradients()
@@ -228,37 +205,45 @@ class _Loop:
         else:
             total.backward()  # type: ignore[no-untyped-call]
 
-    def _backward(self, rows: NDArray[np.int64], source: _Source, augment: torch.Generator) -> list[Tensor]:
+    def _backward(self, draws: Draws, source: Source, augment: torch.Generator) -> list[Tensor]:
         """Add the gradient of a batch; the value of each loss."""
+        place = np.arange(len(draws.rows))
         if self.settings.accumulate == 1:
-            total, each = self._sum(self._look(self._batch(rows, source, augment), len(rows)))
+            seen = self._look(self._batch(draws, place, source, augment), len(place))
+            self._record(seen)
+            total, each = self._sum(seen)
             self._add_gradient(total)
             return each
-        parts = [p for p in np.array_split(rows, self.settings.accumulate) if len(p)]
-        if not all(t.by_example for t in self.terms):
-            return self._backward_twice(parts, source, augment)
+        parts = [p for p in np.array_split(place, self.settings.accumulate) if len(p)]
+        if not self.by_part:
+            return self._backward_twice(draws, parts, source, augment)
         values = [torch.zeros((), device=source.device) for _ in self.terms]
         for i, part in enumerate(parts):
-            share = len(part) / len(rows)
+            share = len(part) / len(place)
             with nullcontext() if i + 1 == len(parts) else self.accelerator.no_sync(self.network):
-                total, each = self._sum(self._look(self._batch(part, source, augment), len(part)))
+                seen = self._look(self._batch(draws, part, source, augment), len(part))
+                self._record(seen)
+                total, each = self._sum(seen)
                 self._add_gradient(total * share)
             values = [v + e * share for v, e in zip(values, each, strict=True)]
         return values
 
-    def _backward_twice(self, parts: Sequence[NDArray[np.int64]], source: _Source, augment: torch.Generator) -> list[Tensor]:
+    def _backward_twice(
+        self, draws: Draws, parts: Sequence[NDArray[np.int64]], source: Source, augment: torch.Generator
+    ) -> list[Tensor]:
         """The same gradient as the whole batch for losses that look at it as a whole, in the memory of one part.
 
         First every part goes through without gradient, the losses say how they depend on what the student said, and then every
         part goes through once more, with the same dropout, to hand that on.
         """
-        batches = [self._batch(part, source, augment) for part in parts]
+        batches = [self._batch(draws, part, source, augment) for part in parts]
         states, first = [], []
         with torch.no_grad():
             for batch, part in zip(batches, parts, strict=True):
                 states.append(_rng_state(source.device))
                 first.append(self._look(batch, len(part)))
         seen = {name: joined([f[name] for f in first]) for name in self.used}
+        self._record(seen)
         for view in seen.values():
             view.logits.requires_grad_()
             view.features.requires_grad_()
@@ -277,16 +262,31 @@ class _Loop:
             start += len(part)
         return values
 
-    def _batch(self, rows: NDArray[np.int64], source: _Source, augment: torch.Generator) -> Batch:
+    def _batch(self, draws: Draws, place: NDArray[np.int64], source: Source, augment: torch.Generator) -> Batch:
         if self.together:
-            rows = own_part(rows, self.accelerator.process_index, self.accelerator.num_processes)
-        return source.batch(rows, augment)
+            place = own_part(place, self.accelerator.process_index, self.accelerator.num_processes)
+        return source.batch(draws, place, augment)
 
     def _look(self, batch: Batch, count: int) -> dict[str, View]:
-        seen = {name: self.views[name](self.network, batch) for name in self.used}
+        batch.said = None  # of an earlier pass
+        seen = {}
+        for name in self.used:
+            batch.wanted = self.wanted[name]
+            seen[name] = self.views[name](self.network, batch)
         return {name: whole(view, count, self.accelerator) for name, view in seen.items()} if self.together else seen
 
+    def _record(self, seen: Mapping[str, View]) -> None:
+        """Tell the recorder what the student said about the plain examples."""
+        if self.recorder is None:
+            return
+        view = seen["plain"]
+        salient = None
+        if self.recorder.width:
+            salient = current_saliency(self.network, Output(view.logits, view.features), view.labels, "features")
+        self.recorder.record(view.ids, view.logits, salient)
+
     def _sum(self, seen: Mapping[str, View]) -> tuple[Tensor, list[Tensor]]:
+        seen = {name: kept(view) for name, view in seen.items()}
         each = [term(seen[term.view]) for term in self.terms]
         total = each[0] * self.terms[0].weight if self.terms[0].weight != 1 else each[0]
         for value, term in zip(each[1:], self.terms[1:], strict=True):
@@ -366,12 +366,6 @@ def _check(
     return dev.with_classes(train.classes)
 
 
-def same_inputs(student: Classifier, teacher: Classifier) -> bool:
-    """Whether what the student is fed means the same to the teacher: pixels do, token numbers only with one tokenizer."""
-    pixels = isinstance(student.feed, ImageFeed) and isinstance(teacher.feed, ImageFeed)
-    return pixels or student.feed.describe() == teacher.feed.describe()
-
-
 def _predict_dev(loop: _Loop, dev: Dataset, batches: Batches) -> Predictions:
     own = own_part(np.arange(len(dev)), loop.accelerator.process_index, loop.accelerator.num_processes)
     made = outputs(loop.classifier.network, batches, rows=own, batch_size=128, device=loop.accelerator.device)["logits"]
@@ -422,13 +416,23 @@ def _key(
     live_teacher: Classifier | None,
     soft_labels: bool,
     seed: int,
+    views: Mapping[str, Any],
+    recorder: Recorder | None,
+    groups: NDArray[Any] | None,
 ) -> str:
     """What must be the same for a saved state to be this run's."""
     said = {name: hashlib.blake2b(np.ascontiguousarray(value).data).hexdigest() for name, value in (teacher or {}).items()}
     losses = [[t.name, t.weight, t.view, dict(t.settings), _source_of(t.loss)] for t in terms]
     live = "" if live_teacher is None else live_teacher.fingerprint
     data = [train.fingerprint, dev.fingerprint, soft_labels and train.label_probs is not None]
-    return digest([classifier.fingerprint, data, losses, asdict(settings), said, live, seed])
+    seen = [[name, _described(views[name])] for name in dict.fromkeys(t.view for t in terms) if name != "plain"]
+    parts = [classifier.fingerprint, data, losses, asdict(settings), said, live, seed]
+    parts += [seen, None if recorder is None else recorder.width, None if groups is None else np.asarray(groups).tolist()]
+    return digest(parts)
+
+
+def _described(view: Any) -> Any:
+    return view.describe() if hasattr(view, "describe") else _source_of(view)
 
 
 def _source_of(loss: Any) -> str:

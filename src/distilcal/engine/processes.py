@@ -57,9 +57,11 @@ def own_part(rows: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64
 def whole(view: View, count: int, accelerator: Any) -> View:
     """The view of the whole batch of ``count`` rows, the same on each process."""
     made = {}
-    for name in SEEN:
+    for name in (*SEEN, "keep"):
         value = getattr(view, name)
-        if value is not None:
+        if name == "keep" and value is not None:
+            value = accelerator.gather(value.to(torch.uint8))[:count].bool()
+        elif value is not None:
             value = _gather(value, accelerator) if name in GATHERED else accelerator.gather(value.contiguous())
             value = value[:count]
         made[name] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +23,18 @@ def epoch_seed(seed: int, epoch: int, use: int) -> int:
 
 
 def epoch_batches(
-    count: int, lengths: NDArray[np.int64] | None, batch: int, *, seed: int, epoch: int
+    count: int,
+    lengths: NDArray[np.int64] | None,
+    batch: int,
+    *,
+    seed: int,
+    epoch: int,
+    groups: NDArray[np.integer[Any]] | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Every row once, in batches; examples of like length share a batch where lengths are given."""
+    """Every row once, in batches; examples of like length share a batch where lengths are given.
+
+    Where ``groups`` (N,) are given, every batch holds each of them in its share.
+    """
     rng = np.random.default_rng(epoch_seed(seed, epoch, 0))
     order = rng.permutation(count)
     if lengths is not None:
@@ -32,8 +42,21 @@ def epoch_batches(
         pool = np.arange(count) // (batch * batches_together)
         about = np.asarray(lengths)[order] * (1 + JITTER * rng.random(count))
         order = order[np.lexsort((about, pool))]
+    if groups is not None:
+        together = np.zeros(count, dtype=np.int64) if lengths is None else pool
+        order = order[np.lexsort((_shares_passed(together, np.asarray(groups)[order]), together))]
     batches = [order[i : i + batch] for i in range(0, count, batch)]
     return batches if lengths is None else [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _shares_passed(pool: NDArray[np.int64], group: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """How much of its group in its pool has come when each row comes: sorted by it, groups alternate evenly."""
+    cell = np.unique(np.stack([pool, group]), axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(cell, kind="stable")
+    sizes = np.bincount(cell)
+    passed = np.empty(len(cell))
+    passed[order] = np.arange(len(cell)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 0.5
+    return passed / sizes[cell]
 
 
 def rate_factor(settings: TrainSettings, step: int, steps: int, per_epoch: int) -> float:

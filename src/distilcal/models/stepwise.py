@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,15 @@ class Output(NamedTuple):
 
     logits: Tensor  # (N, K)
     features: Tensor  # (N, …)
+
+
+class Mix(NamedTuple):
+    """How rows are mixed on their way through a network: ``weight · own + (1 − weight) · other``."""
+
+    weight: Tensor  # (N,)
+    layer: int = 0  # 0: the first representation, n: what comes out of the nth layer
+    other: Tensors | None = None  # layer 0: the inputs of the partners
+    partner: Tensor | None = None  # later layers: (N,) where in this batch the partners stand
 
 
 class Stepwise(nn.Module, ABC):
@@ -46,9 +56,62 @@ class Stepwise(nn.Module, ABC):
     def output(self) -> nn.Linear:
         """The last linear layer: what tells classes apart, and where a temperature can be folded in."""
 
-    def forward(self, inputs: Tensors) -> Output:
-        features = self.encode(self.embed(inputs), inputs)
+    @property
+    @abstractmethod
+    def layers(self) -> Sequence[nn.Module]:
+        """The layers after which examples can be mixed."""
+
+    def blended(self, inputs: Tensors, mix: Mix) -> tuple[Tensor, Tensors]:
+        """The first representation of mixed examples, and the inputs that go with it."""
+        assert mix.other is not None
+        return lerp(self.embed(inputs), self.embed(mix.other), mix.weight), inputs
+
+    def forward(self, inputs: Tensors, mix: Mix | None = None) -> Output:
+        if mix is not None and mix.layer == 0:
+            embedded, inputs = self.blended(inputs, mix)
+        else:
+            embedded = self.embed(inputs)
+        if mix is None or mix.layer == 0:
+            features = self.encode(embedded, inputs)
+        else:
+            with mixed_after(self.layers, mix):
+                features = self.encode(embedded, inputs)
         return Output(self.head(features), features)
+
+
+def lerp(own: Tensor, other: Tensor, weight: Tensor) -> Tensor:
+    """``weight · own + (1 − weight) · other`` with a weight (N,) per row."""
+    weight = weight.to(own.dtype).view(-1, *[1] * (own.dim() - 1))
+    return weight * own + (1 - weight) * other
+
+
+@contextmanager
+def mixed_after(layers: Sequence[nn.Module], mix: Mix) -> Iterator[None]:
+    """While it lasts, what comes out of a layer is mixed, and later layers attend to what either of the two attends to."""
+    assert mix.partner is not None
+    partner, count = mix.partner, len(mix.partner)
+
+    def mixed(module: nn.Module, args: Any, output: Any) -> Any:
+        states = output if isinstance(output, Tensor) else output[0]
+        made = lerp(states, states.index_select(0, partner), mix.weight)
+        return made if isinstance(output, Tensor) else (made, *output[1:])
+
+    def either(value: Any) -> Any:
+        """A mask of both: booleans and 0/1 by "or", what is added to scores (0 or very negative) by the larger."""
+        if not isinstance(value, Tensor) or value.dim() != 4 or len(value) != count:
+            return value
+        return torch.maximum(value, value.index_select(0, partner))
+
+    def masks(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (*args[:1], *map(either, args[1:])), {name: either(value) for name, value in kwargs.items()}
+
+    handles = [layers[mix.layer - 1].register_forward_hook(mixed)]
+    handles += [layer.register_forward_pre_hook(masks, with_kwargs=True) for layer in layers[mix.layer :]]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class PictureNetwork(Stepwise):
@@ -63,6 +126,10 @@ class PictureNetwork(Stepwise):
 
     def encode(self, embedded: Tensor, inputs: Tensors) -> Tensor:
         return self.body.features(embedded)
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        return list(self.body.stages)
 
     @property
     def output(self) -> nn.Linear:
@@ -87,6 +154,10 @@ class VectorNetwork(Stepwise):
     def encode(self, embedded: Tensor, inputs: Tensors) -> Tensor:
         features: Tensor = self.body(embedded)
         return features
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        return [module for module in self.body if isinstance(module, nn.ReLU)]
 
     @property
     def output(self) -> nn.Linear:

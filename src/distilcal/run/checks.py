@@ -9,13 +9,15 @@ import torch
 
 from distilcal.data import Dataset, Images, Vectors
 from distilcal.data.splits import Splits
+from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.text import resolve_model
 from distilcal.predictions import Predictions
-from distilcal.recipe import ModelSettings, Recipe
+from distilcal.recipe import ModelSettings, Recipe, StageSettings, is_folder
+from distilcal.run.mixing import stage_views
 from distilcal.store import read_json
-from distilcal.views import VIEWS, View, make_term
+from distilcal.views import MIXED, VIEWS, View, check_view, make_term
 
 FEWEST_DEV = 20
 
@@ -39,8 +41,9 @@ def check_stages(recipe: Recipe, splits: Splits) -> None:
                 raise InputError("there is no such file", source=path, remedy=f"check stages.{name}.predictions")
         for i, t in enumerate(stage.terms):
             where = f"stages.{name}.terms[{i}]"
-            if t.view not in VIEWS:
-                raise InputError(f"{where}: there is no view {t.view!r}", remedy=f"views: {', '.join(VIEWS)}")
+            there = (*VIEWS, *MIXED, *stage.views)
+            if t.view not in there:
+                raise InputError(f"{where}: there is no view {t.view!r}", remedy=f"views: {', '.join(there)}")
             given = {key: value for key, value in t.settings.items() if not (t.loss == "crd" and key == "negatives")}
             with torch.random.fork_rng(devices=[]):
                 term = make_term(
@@ -53,8 +56,19 @@ def check_stages(recipe: Recipe, splits: Splits) -> None:
                     raise InputError(
                         f"{where}: {t.loss} cannot be computed with {t.settings}: {error}", remedy="check its settings"
                     ) from None
+        for key, view in stage_views(stage).items():
+            check_view(view, splits.train, _model_of(stage, recipe), f"stages.{name}.views.{key}")
+        if is_folder(stage.map):
+            load_dynamics(stage.map)
         if stage.model.name:
             _check_model_name(stage.model, splits.train, f"stages.{name}.model")
+
+
+def _model_of(stage: StageSettings, recipe: Recipe) -> ModelSettings:
+    """The settings of the network itself, of the stage that it starts from if it starts from one."""
+    while stage.model.start_from:
+        stage = recipe.stages[stage.model.start_from]
+    return stage.model
 
 
 def _check_model_name(model: ModelSettings, train: Dataset, path: str) -> None:

@@ -33,7 +33,7 @@ from distilcal.predictions import Predictions
 from distilcal.recipe import Recipe, ordered_stages, to_toml
 from distilcal.report.runs import SUMMED, read_run, write_runs_page
 from distilcal.run.checks import check_stages
-from distilcal.run.stages import Stage, Tell, carry_out, stage_key
+from distilcal.run.stages import MAP, Stage, Tell, carry_out, stage_key
 from distilcal.selective import aurc, threshold
 from distilcal.store import locked, write_json
 
@@ -170,6 +170,8 @@ def _results(stage: Stage, recipe: Recipe, splits: Splits, folder: Path) -> dict
     }
     if not stage.settings.predictions:
         _link(stage.folder / "model", folder / "model")
+        if (stage.folder / MAP).exists():
+            _link(stage.folder / MAP, folder / MAP)
         facts["parameters"] = stage.classifier.parameters
         facts["ms_per_example"] = milliseconds(stage, splits.test)
     for name, predictions in said.items():

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from distilcal.calibrate import fit_temperature
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits
+from distilcal.dynamics import Recorder
 from distilcal.engine import Step, fit, same_inputs, teacher_outputs
 from distilcal.engine.processes import Team
 from distilcal.errors import InputError
@@ -27,10 +28,12 @@ from distilcal.models.text import resolve_model
 from distilcal.predictions import Predictions
 from distilcal.recipe import ModelSettings, Recipe, StageSettings, as_table
 from distilcal.run.checks import check_predictions
+from distilcal.run.mixing import make_recorder, make_views, map_key, stage_views
 from distilcal.store import digest, file_digest, intact, locked, read_json, sealed, write_json
 from distilcal.views import Term, make_term
 
 Tell = Callable[[str], None]
+MAP = "dynamics"  # folder of a stage that recorded
 
 
 @dataclass
@@ -92,7 +95,12 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: dict[str, str]) -
     if stage.predictions:
         return digest(["predictions", [file_digest(Path(p)) for p in stage.predictions if Path(p).exists()]])
     settings = as_table(stage)
-    for unused in ("calibrate", "teacher", "predictions"):  # what is done after training, and what stands below by its key
+    for unused in (
+        "calibrate",
+        "teacher",
+        "predictions",
+        "map",
+    ):  # what is done after training, and what stands below by its key
         settings.pop(unused, None)
     settings["model"].pop("start_from", None)
     source = _source_digest(stage)
@@ -101,7 +109,7 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: dict[str, str]) -
         settings["model"].pop("weights")
         source["network"] = stage.model.name if "weights" in source else ""
     parts: list[Any] = [settings, source, recipe.seed, recipe.data.soft_labels]
-    parts += [keys.get(stage.teacher, ""), keys.get(stage.model.start_from, "")]
+    parts += [keys.get(stage.teacher, ""), keys.get(stage.model.start_from, ""), map_key(stage, keys)]
     if stage.terms:
         parts += [splits.train.fingerprint, splits.dev.fingerprint]
     else:
@@ -137,11 +145,13 @@ def carry_out(
                 else f"{stage.name}: taken as it stands"
             )
             return
-        classifier, facts = _made(stage, recipe, splits, stages, team, tell, progress)
+        classifier, facts, recorder = _made(stage, recipe, splits, stages, team, tell, progress)
         if team.leads:
             with sealed(stage.folder, key=stage.key) as folder:
                 save_classifier(classifier, folder / "model")
                 write_json(folder / "history.json", facts)
+                if recorder is not None:
+                    recorder.dynamics().save(folder / MAP)
             shutil.rmtree(stage.store / "work" / stage.key, ignore_errors=True)
         team.wait()
 
@@ -154,7 +164,7 @@ def _made(
     team: Team,
     tell: Tell,
     progress: Callable[[Step], None] | None,
-) -> tuple[Classifier, dict[str, Any]]:
+) -> tuple[Classifier, dict[str, Any], Recorder | None]:
     settings, train = stage.settings, splits.train
     if settings.model.start_from:
         parent = stages[settings.model.start_from]
@@ -169,10 +179,15 @@ def _made(
         if classifier.new_head:
             raise InputError(f"{settings.model.name} has no trained head for these classes", source=f"stages.{stage.name}",
                              remedy="give it terms to train, or a model that was trained")  # fmt: skip
-        return classifier, {"epochs": []}
+        return classifier, {"epochs": []}, None
     wanted = {w for t in settings.terms for w in _wants(t.loss, stage.name)}
     said, live = _teacher_for(stage, splits, stages, classifier, wanted, team, tell)
     terms = make_terms(settings, train, classifier, said, live, recipe.seed, stage.name)
+    maps = {name: other.folder / MAP for name, other in stages.items()}
+    map_of = map_key(settings, {name: other.key for name, other in stages.items()})
+    views, groups = make_views(stage.name, settings, train, classifier, maps, map_of)
+    work = stage.store / "work" / stage.key
+    recorder = make_recorder(settings, train, classifier, work) if settings.record else None
     with team.leader_first():  # what is tokenised or encoded once is there for the others
         for data in (train, splits.dev):
             classifier.feed.read(data, stage.store)
@@ -187,8 +202,11 @@ def _made(
         live_teacher=live,
         soft_labels=recipe.data.soft_labels,
         seed=recipe.seed,
-        folder=stage.store / "work" / stage.key,
+        folder=work,
         store=stage.store,
+        views=views,
+        recorder=recorder,
+        groups=groups,
         progress=progress if team.leads else None,
     )
     if result.resumed_at:
@@ -204,7 +222,7 @@ def _made(
         "seconds": result.seconds,
         "settings": asdict(settings.train),
     }
-    return classifier, facts
+    return classifier, facts, recorder
 
 
 def make_terms(
@@ -249,10 +267,16 @@ def _teacher_for(
     live = settings.teacher_input == "live" or (
         settings.teacher_input == "auto" and changing and not teacher.settings.predictions
     )
-    if live and not teacher.settings.predictions and not same_inputs(student, teacher.classifier):
+    mixes = any(view.teacher == "mixed" for view in stage_views(settings).values())
+    if (live or mixes) and not teacher.settings.predictions and not same_inputs(student, teacher.classifier):
         raise InputError(
             f"stages.{stage.name}: the teacher {teacher.name!r} cannot be run on the student's inputs",
-            remedy="use teacher_input = 'cached'",
+            remedy="use teacher = 'clean' in its views" if mixes else "use teacher_input = 'cached'",
+        )
+    if mixes and teacher.settings.predictions:
+        raise InputError(
+            f"stages.{stage.name}: the teacher {teacher.name!r} is known by its predictions and cannot see mixed examples",
+            remedy="use teacher = 'clean' in the view",
         )
     temperature = 1.0
     with team.leader_first():
@@ -264,8 +288,11 @@ def _teacher_for(
             temperature = fitted.value
             doubt = "" if fitted.fit is None or fitted.fit.converged else f" (in doubt: {fitted.fit.message})"
             tell(f"{stage.name}: the teacher's logits are divided by {temperature:.3f}, which suits dev best{doubt}")
+    outputs = None
     if not live:
-        return ({**said, "logits": said["logits"] / np.float32(temperature)} if "logits" in said else said), None
+        outputs = {**said, "logits": said["logits"] / np.float32(temperature)} if "logits" in said else said
+        if not mixes:
+            return outputs, None
     if teacher.settings.predictions:
         raise InputError(
             f"the teacher {teacher.name!r} cannot be run: it is known by its predictions", remedy="use teacher_input = 'cached'"
@@ -275,8 +302,8 @@ def _teacher_for(
 
         live_teacher = shrunk(teacher.classifier, ModelSettings())
         fold_temperature(live_teacher.network, temperature)
-        return None, live_teacher
-    return None, teacher.classifier
+        return outputs, live_teacher
+    return outputs, teacher.classifier
 
 
 def on_device(classifier: Classifier) -> Classifier:

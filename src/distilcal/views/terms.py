@@ -1,60 +1,19 @@
-"""Views and terms: a method is ``Σ weight · loss(view)``.
-
-A view is one way a batch goes through the student; a term is a loss, its weight and the view it looks at. The plain view is the
-batch as it stands. A view is a function ``(network, batch) -> View``: to add one, write it and enter it in ``VIEWS``.
-"""
+"""Terms: a loss, its weight and the view it looks at. A method is ``Σ weight · loss(view)``."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from distilcal.errors import InputError
 from distilcal.losses import LOSSES, wants
-from distilcal.models.stepwise import Output, Tensors
+from distilcal.views.batch import SEEN, View
 
-
-@dataclass
-class Batch:
-    """Examples on their way into the student, and what is known about them."""
-
-    inputs: Tensors
-    labels: Tensor  # (N,)
-    targets: Tensor  # (N,) labels, or (N, K) distributions
-    ids: Tensor  # (N,) positions in the training set
-    teacher_logits: Tensor | None = None
-    teacher_features: Tensor | None = None
-
-
-@dataclass
-class View:
-    """What a loss may see, under the names that losses ask for."""
-
-    logits: Tensor  # (N, K)
-    features: Tensor  # (N, …)
-    labels: Tensor
-    targets: Tensor
-    ids: Tensor
-    teacher_logits: Tensor | None = None
-    teacher_features: Tensor | None = None
-
-
-def plain(network: Callable[[Tensors], Output], batch: Batch) -> View:
-    """The batch as it stands."""
-    said = network(batch.inputs)
-    return View(
-        said.logits, said.features, batch.labels, batch.targets, batch.ids, batch.teacher_logits, batch.teacher_features
-    )
-
-
-VIEWS: dict[str, Callable[[Any, Batch], View]] = {"plain": plain}
-SEEN = tuple(f.name for f in fields(View))
 # Their value on a batch is the mean of their values on its parts. All others, a user's own included, are taken to look at the
 # batch as a whole.
 BY_EXAMPLE = (
@@ -88,6 +47,8 @@ class Term:
         object.__setattr__(self, "wants", wants(self.loss))  # looked up once: it costs more than a small loss
 
     def __call__(self, view: View) -> Tensor:
+        if not len(view):  # nobody in this batch was mixed
+            return view.logits.sum() * 0.0
         return self.loss(*[getattr(view, name) for name in self.wants])
 
 
@@ -139,11 +100,3 @@ class _Bound:
 
     def __call__(self, *values: Tensor) -> Tensor:
         return self.loss(*values, **self.settings)
-
-
-def joined(views: Iterable[View]) -> View:
-    """Parts of a batch as one."""
-    parts = list(views)
-    values: dict[str, list[Any]] = {name: [getattr(p, name) for p in parts] for name in SEEN}
-    whole: dict[str, Any] = {name: None if v[0] is None else torch.cat(v) for name, v in values.items()}
-    return View(**whole)

@@ -1,0 +1,36 @@
+"""Views and terms: a method is ``Σ weight · loss(view)``.
+
+A view is one way a batch goes through the student; a term is a loss, its weight and the view it looks at. The plain view is the
+batch as it stands; the others are described by ``ViewSettings`` and made by ``make_view``. Any function
+``(network, batch) -> View`` is a view too: give it to ``fit`` by name.
+"""
+
+from typing import Literal
+
+from distilcal.views.batch import SEEN, Batch, Draws, View, ViewMaker, joined, kept, plain
+from distilcal.views.checks import check_view
+from distilcal.views.mixing import Mixing, make_view
+from distilcal.views.terms import BY_EXAMPLE, Term, make_term
+
+VIEWS: dict[str, ViewMaker] = {"plain": plain}
+Kind = Literal["mixup", "manifold", "cutmix", "cutout"]
+MIXED: tuple[Kind, ...] = ("mixup", "manifold", "cutmix", "cutout")  # can be named by a term without settings
+
+__all__ = [
+    "BY_EXAMPLE",
+    "MIXED",
+    "SEEN",
+    "VIEWS",
+    "Batch",
+    "Draws",
+    "Mixing",
+    "Term",
+    "View",
+    "ViewMaker",
+    "check_view",
+    "joined",
+    "kept",
+    "make_term",
+    "make_view",
+    "plain",
+]

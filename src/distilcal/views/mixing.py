@@ -1,0 +1,258 @@
+"""Views that change what the student sees: mixup, manifold mixup, CutMix, cutout.
+
+A view is made once for a stage (``make_view``) and called with the network and a batch. It costs one forward pass of the
+student at most: what the plain pass said is shared. To add one: a branch in ``Mixing.__call__`` and a kind in ``ViewSettings``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax, one_hot
+
+from distilcal.dynamics import Dynamics, aum_halves
+from distilcal.errors import InputError
+from distilcal.models.stepwise import Mix, Output, Tensors, lerp
+from distilcal.recipe import ViewSettings
+from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, Rows, View
+from distilcal.views.pairs import PairRule, make_pairs
+
+USUAL_ALPHA = {"mixup": 0.4, "manifold": 0.4, "cutmix": 1.0}  # of P000 to P002
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A view in which examples are mixed with partners, or lose a part of themselves."""
+
+    settings: ViewSettings
+    pairs: PairRule
+    classes: int
+    number: int = 0  # among the views of its stage: each draws partners of its own
+    high: Any = None  # (N,) AUM half of each row, for variant = "author_code"
+    key: str = field(default="", compare=False)  # what tells one map from another
+
+    @property
+    def drops_rows(self) -> bool:
+        """Whether rows may stay without a partner and out of the view."""
+        s = self.settings
+        return s.kind != "cutout" and (s.pairs == "regions" or (s.pairs != "random" and s.candidates == "batch"))
+
+    def describe(self) -> dict[str, Any]:
+        """What decides what it does, for hashes."""
+        return {**asdict(self.settings), "number": self.number, "map": self.key}
+
+    def __call__(self, network: Any, batch: Batch) -> View:
+        s = self.settings
+        if s.kind == "cutout":
+            return self._cut_out(network, batch)
+        share = self._shares(batch)
+        rows, keep = self.pairs(network, batch, self.number)
+        share = torch.where(torch.from_numpy(keep), share, torch.ones_like(share)).to(batch.labels.device)
+        if s.kind == "manifold":
+            layer = self._layer(batch)
+            if layer is None:
+                return self._at_features(network, batch, rows, keep, share)
+            if layer > 0:
+                return self._at_layer(network, batch, rows, keep, share, layer)
+        return self._at_input(network, batch, rows, keep, share)
+
+    # ---- draws ---------------------------------------------------------------------------------------------------------
+
+    def _shares(self, batch: Batch) -> Tensor:
+        """The share of each example of the batch in its mix (N,), drawn for the whole step: views of a step have it alike."""
+        s = self.settings
+        rng = batch.draws.rng(LAMBDA)
+        changed = rng.random() < s.probability
+        count = len(batch.draws.rows)
+        alpha = s.alpha if s.alpha is not None else USUAL_ALPHA[s.kind]
+        if not changed or alpha == 0:
+            drawn = np.ones(count)
+        else:
+            drawn = np.broadcast_to(rng.beta(alpha, alpha, size=count if s.shares == "sample" else 1), count)
+        return torch.from_numpy(drawn[batch.place].astype(np.float32))
+
+    def _layer(self, batch: Batch) -> int | None:
+        layers = self.settings.layers
+        return int(batch.draws.rng(PAIRS, self.number, 1).choice(layers)) if layers else None
+
+    # ---- places --------------------------------------------------------------------------------------------------------
+
+    def _at_input(self, network: Any, batch: Batch, rows: Rows, keep: Any, share: Tensor) -> View:
+        if bool((share == 1).all()):  # nothing to mix: what the plain pass said
+            return self._view(batch, batch, share, batch.plain(network), keep, {})
+        other = self._partners(batch, rows)
+        mix: Mix | None = None
+        inputs: Tensors
+        if self.settings.kind == "cutmix":
+            inside, share = self._boxes(batch, share)
+            inputs = {"pixels": torch.where(inside, other.inputs["pixels"], batch.inputs["pixels"])}
+        elif "input_ids" in batch.inputs:
+            inputs, mix = batch.inputs, Mix(share, other=other.inputs)
+        else:
+            inputs = {name: lerp(value, other.inputs[name], share) for name, value in batch.inputs.items()}
+        said = network(inputs) if mix is None else network(inputs, mix=mix)
+        return self._view(batch, other, share, said, keep, self._taught(batch, other, share, inputs, mix))
+
+    def _at_layer(self, network: Any, batch: Batch, rows: Rows, keep: Any, share: Tensor, layer: int) -> View:
+        index = _positions(batch, rows)
+        assert index is not None  # rules for hidden layers keep to the batch
+        other = batch.taken(index)
+        said = network(batch.inputs, mix=Mix(share, layer, partner=index))
+        return self._view(batch, other, share, said, keep, self._taught(batch, other, share, None, None))
+
+    def _at_features(self, network: Any, batch: Batch, rows: Rows, keep: Any, share: Tensor) -> View:
+        """Mixed features; the head is linear, so the mixed logits are its answer to them."""
+        own = batch.plain(network)
+        index = _positions(batch, rows)
+        if index is not None:
+            other = batch.taken(index)
+            theirs = Output(own.logits.index_select(0, index), own.features.index_select(0, index))
+        else:
+            # Only those who have a partner need one to go through the network; at least one, which keeps processes in step.
+            asking = np.flatnonzero(keep) if keep.any() else np.zeros(1, dtype=np.int64)
+            fetched = self._fetched(batch, rows[asking])
+            places = torch.from_numpy(np.searchsorted(asking, np.arange(len(rows))).clip(max=len(asking) - 1))
+            places = places.to(batch.labels.device)  # of those without a partner any: their share is 1
+            answer: Output = network(fetched.inputs)
+            theirs = Output(answer.logits.index_select(0, places), answer.features.index_select(0, places))
+            other = fetched.taken(places)
+        said = Output(lerp(own.logits, theirs.logits, share), lerp(own.features, theirs.features, share))
+        return self._view(batch, other, share, said, keep, self._taught(batch, other, share, None, None))
+
+    def _cut_out(self, network: Any, batch: Batch) -> View:
+        if batch.draws.rng(LAMBDA).random() >= self.settings.probability:
+            said, taught = batch.plain(network), _teacher_of(batch)
+        else:
+            pixels = batch.inputs["pixels"]
+            rng, place = self._rng(batch)
+            height, width = pixels.shape[2:]
+            inside = torch.zeros(len(pixels), 1, height, width, dtype=torch.bool)
+            for _ in range(self.settings.holes):
+                centre = rng.integers((height, width), size=(len(batch.draws.rows), 2))[place]
+                half = self.settings.length // 2
+                inside |= box_mask(centre - half, centre + half, height, width)
+            inputs = {"pixels": pixels.masked_fill(inside.to(pixels.device), 0.0)}  # 0 is the mean: images are normalised
+            said = network(inputs)
+            taught = self._taught(batch, batch, torch.ones(len(pixels)), inputs, None)
+        return View(said.logits, said.features, batch.labels, batch.targets, batch.ids, **taught)
+
+    # ---- parts ---------------------------------------------------------------------------------------------------------
+
+    def _rng(self, batch: Batch) -> tuple[np.random.Generator, Rows]:
+        return batch.draws.rng(PAIRS, self.number, 2), batch.place
+
+    def _boxes(self, batch: Batch, share: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the partner is pasted in (N, 1, H, W), and the share that the example keeps of its own area."""
+        height, width = batch.inputs["pixels"].shape[2:]
+        rng, place = self._rng(batch)
+        centre = rng.integers((height, width), size=(len(batch.draws.rows), 2))
+        centre = centre[place] if self.settings.shares == "sample" else centre[np.zeros(len(place), dtype=np.int64)]
+        low, high, left = boxes(share.cpu().numpy(), centre, height, width)
+        inside = box_mask(low, high, height, width) & (share < 1).cpu().view(-1, 1, 1, 1)
+        left_share = torch.from_numpy(left.astype(np.float32)).to(share.device)
+        return inside.to(share.device), torch.where(share < 1, left_share, share)
+
+    def _partners(self, batch: Batch, rows: Rows) -> Batch:
+        index = _positions(batch, rows)
+        return batch.taken(index) if index is not None else self._fetched(batch, rows)
+
+    def _fetched(self, batch: Batch, rows: Rows) -> Batch:
+        assert batch.fetch is not None
+        return batch.fetch(rows, int(batch.draws.rng(CROPS, self.number).integers(1 << 31)))
+
+    def _taught(
+        self, batch: Batch, other: Batch, share: Tensor, inputs: Tensors | None, mix: Mix | None
+    ) -> dict[str, Tensor | None]:
+        """The teacher's word: on what the student sees, or on the two clean examples, mixed as they are."""
+        if not batch.wanted & {"teacher_logits", "teacher_features"}:
+            return {}
+        if self.settings.teacher == "mixed":
+            assert batch.ask is not None
+            assert inputs is not None
+            return dict(batch.ask(inputs, mix))
+        if other is batch:
+            return _teacher_of(batch)
+        said: dict[str, Tensor | None] = {}
+        if batch.teacher_logits is not None and other.teacher_logits is not None:
+            # A mix of probabilities, as logits: log(λ p + (1 − λ) q)
+            own = log_softmax(batch.teacher_logits.float(), dim=1) + share[:, None].log()
+            theirs = log_softmax(other.teacher_logits.float(), dim=1) + (1 - share[:, None]).log()
+            said["teacher_logits"] = torch.logaddexp(own, theirs)
+        if batch.teacher_features is not None and other.teacher_features is not None:
+            said["teacher_features"] = lerp(batch.teacher_features, other.teacher_features, share)
+        return said
+
+    def _view(
+        self, batch: Batch, other: Batch, share: Tensor, said: Output, keep: Any, taught: dict[str, Tensor | None]
+    ) -> View:
+        own, theirs = (_distributions(b.targets, self.classes) for b in (batch, other))
+        if self.settings.variant == "author_code" and self.high is not None:
+            theirs = self._overwritten(batch, theirs)
+        targets = lerp(own, theirs, share)
+        labels = torch.where(share >= 0.5, batch.labels, other.labels)
+        counted = torch.from_numpy(keep).to(labels.device) if self.drops_rows else None
+        return View(said.logits, said.features, labels, targets, batch.ids, **taught, keep=counted)
+
+    def _overwritten(self, batch: Batch, theirs: Tensor) -> Tensor:
+        """P001's released code gives a whole side the last partner's label: high AUM when similar, low when dissimilar."""
+        high = self.high[batch.rows]
+        side = np.flatnonzero(high if self.settings.pairs == "similar" else ~high)
+        if not len(side):
+            return theirs
+        theirs = theirs.clone()
+        theirs[torch.from_numpy(side).to(theirs.device)] = theirs[int(side[-1])]
+        return theirs
+
+
+def boxes(share: Any, centre: Any, height: int, width: int) -> tuple[Any, Any, Any]:
+    """CutMix's boxes ``[low, high)`` (N, 2), clipped to the image, and the share of the area outside of each (N,)."""
+    side = np.sqrt(1.0 - np.asarray(share, dtype=np.float64))[:, None]
+    size = np.array([height, width])
+    half = (size * side).astype(np.int64) // 2
+    low, high = (centre - half).clip(0, size), (centre + half).clip(0, size)
+    area = (high - low).prod(axis=1)
+    return low, high, 1.0 - area / (height * width)
+
+
+def box_mask(low: Any, high: Any, height: int, width: int) -> Tensor:
+    """True inside the boxes ``[low, high)`` (N, 2): (N, 1, H, W)."""
+    (top, left), (bottom, right) = np.asarray(low).T, np.asarray(high).T
+    row, column = np.arange(height), np.arange(width)
+    down = (row >= top[:, None]) & (row < bottom[:, None])
+    across = (column >= left[:, None]) & (column < right[:, None])
+    return torch.from_numpy((down[:, :, None] & across[:, None, :])[:, None])
+
+
+def _positions(batch: Batch, rows: Rows) -> Tensor | None:
+    """Where these rows stand in the batch; None if one of them does not."""
+    own = batch.rows
+    order = np.argsort(own, kind="stable")
+    place = order[np.searchsorted(own, rows, sorter=order).clip(max=len(own) - 1)]
+    return torch.from_numpy(place).to(batch.labels.device) if (own[place] == rows).all() else None
+
+
+def _distributions(targets: Tensor, classes: int) -> Tensor:
+    return one_hot(targets, classes).float() if targets.dim() == 1 else targets
+
+
+def _teacher_of(batch: Batch) -> dict[str, Tensor | None]:
+    return {"teacher_logits": batch.teacher_logits, "teacher_features": batch.teacher_features}
+
+
+def make_view(
+    settings: ViewSettings, classes: int, dynamics: Dynamics | None = None, *, number: int = 0, key: str = "", path: str = ""
+) -> Mixing:
+    """The view that settings describe; ``dynamics`` (rows in the order of the training set) where its pairs need a map."""
+    hidden = any(layer > 0 for layer in settings.layers)
+    if hidden and settings.pairs != "random" and settings.candidates == "all":
+        where = f"{path}: " if path else ""
+        raise InputError(
+            f"{where}a hidden layer mixes examples of one batch", remedy="add candidates = 'batch', or leave out layers"
+        )
+    rule = make_pairs(settings, dynamics, path, inside=hidden)
+    high = aum_halves(dynamics) if settings.variant == "author_code" and dynamics is not None else None
+    return Mixing(settings, rule, classes, number, high, key)

@@ -1,0 +1,215 @@
+"""Who is mixed with whom: a rule gives each example of a batch a partner, by row of the training set.
+
+A rule is called with the batch and gives ``(partners, keep)``: the row of each example's partner, and whether it has one.
+Partners are drawn for the whole step, so that cutting it into parts or between processes changes nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from distilcal.dynamics import Dynamics, aum_halves, regions, saliency
+from distilcal.errors import InputError
+from distilcal.models.stepwise import Output
+from distilcal.recipe import ViewSettings
+from distilcal.views.batch import PAIRS, Batch, Rows
+
+Partners = tuple[Rows, NDArray[np.bool_]]
+PairRule = Callable[[Any, Batch, int], Partners]  # network, batch, number of the view
+BLOCK = 1 << 22  # cosines at a time: 16 MB, which stays in the cache of a processor's cores for the most part
+
+
+@dataclass(frozen=True)
+class RandomPairs:
+    """A random permutation of the batch; ``inside`` keeps to the own part of it."""
+
+    inside: bool = False
+
+    def __call__(self, network: Any, batch: Batch, number: int) -> Partners:
+        rng = batch.draws.rng(PAIRS, number)
+        if self.inside:
+            own = batch.rows
+            return own[rng.permutation(len(own))], np.ones(len(own), dtype=bool)
+        rows = batch.draws.rows
+        return rows[rng.permutation(len(rows))[batch.place]], np.ones(len(batch.place), dtype=bool)
+
+
+@dataclass(frozen=True)
+class GroupPairs:
+    """Each example of one group with a random one of the other; the rest of the batch has no partner.
+
+    ``group`` (N,) is 0 or 1 where an example of that group asks for a partner, -1 elsewhere; ``members`` are those who may be
+    asked.
+    """
+
+    group: NDArray[np.int8]
+    members: tuple[Rows, Rows]
+    inside: bool = False  # only partners of the same batch
+    only_own: bool = False  # of the same part of it
+
+    def __call__(self, network: Any, batch: Batch, number: int) -> Partners:
+        rows = batch.rows if self.only_own else batch.draws.rows
+        rng = batch.draws.rng(PAIRS, number)
+        draw = rng.random(len(rows))
+        partner, keep = rows.copy(), np.zeros(len(rows), dtype=bool)
+        for group in (0, 1):
+            asked = self.members[1 - group]
+            if self.inside:
+                asked = rows[np.isin(rows, asked)]
+            asking = np.flatnonzero(self.group[rows] == group)
+            if not len(asked) or not len(asking):
+                continue
+            place = (draw[asking] * len(asked)).astype(np.int64)
+            chosen = asked[place]
+            itself = chosen == rows[asking]  # in both groups: the next one instead
+            chosen[itself] = asked[(place[itself] + 1) % len(asked)]
+            partner[asking], keep[asking] = chosen, chosen != rows[asking]
+        if not self.only_own:
+            partner, keep = partner[batch.place], keep[batch.place]
+        return partner, keep
+
+
+@dataclass(frozen=True)
+class GivenPairs:
+    """A partner for every row, known before training."""
+
+    partner: Rows  # (N,)
+
+    def __call__(self, network: Any, batch: Batch, number: int) -> Partners:
+        own = batch.rows
+        return self.partner[own], np.ones(len(own), dtype=bool)
+
+
+@dataclass(frozen=True)
+class SalientPairs:
+    """The most (dis)similar example of the batch in the other AUM half, by the cosine of saliencies.
+
+    The saliency of the asking example is the recorded one, that of the candidates is of this moment, as in P001's code.
+    """
+
+    stored: NDArray[np.float32]  # (N, K) or (N, D)
+    high: NDArray[np.bool_]  # (N,)
+    which: Literal["similar", "dissimilar"]
+    level: Literal["logits", "features"]
+
+    def __call__(self, network: Any, batch: Batch, number: int) -> Partners:
+        own = batch.rows
+        device = batch.labels.device
+        query = torch.from_numpy(self.stored[own]).to(device)
+        now = current_saliency(network, batch.plain(network), batch.labels, self.level)
+        high = torch.from_numpy(self.high[own]).to(device)
+        cosine = unit(query) @ unit(now.to(query.dtype)).T
+        apart = high[:, None] != high[None]
+        worst = -torch.inf if self.which == "similar" else torch.inf
+        cosine = torch.where(apart, cosine, worst)
+        place = cosine.argmax(dim=1) if self.which == "similar" else cosine.argmin(dim=1)
+        keep = apart.any(dim=1).cpu().numpy()
+        return np.where(keep, own[place.cpu().numpy()], own), keep
+
+
+@torch.no_grad()
+def current_saliency(network: Any, said: Output, labels: Tensor, level: Literal["logits", "features"]) -> Tensor:
+    """What a dynamics table has for the last epoch, of this moment: ``|softmax(z) − y|``, or |feature · gradient at it|.
+
+    The plain gradient at the features would not do: with two classes it is the same direction for all.
+    """
+    p = torch.softmax(said.logits.detach().float(), dim=1)
+    label = labels[:, None]
+    p = p.scatter(1, label, 0.0)
+    wrong = p.sum(dim=1, keepdim=True)  # 1 − p of the label, exact where it is tiny
+    if level == "logits":
+        return p.scatter(1, label, wrong)
+    gradient = p.scatter(1, label, -wrong)  # (N, K)
+    features = said.features.detach().float()
+    weight = getattr(network, "module", network).output.weight.detach().float()
+    if features.dim() == 3:  # multiple choice: one score per ending
+        weighted: Tensor = features * gradient[..., None] * weight[0]
+    else:
+        weighted = features * (gradient @ weight)
+    return weighted.abs().flatten(1)
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Rows of length 1. Each is first divided by its largest entry, so that tiny ones keep their direction."""
+    return normalize(rows / rows.amax(dim=1, keepdim=True).clamp(min=1e-38), dim=1)
+
+
+@torch.no_grad()
+def extreme_partners(
+    saliencies: NDArray[Any], high: NDArray[np.bool_], which: Literal["similar", "dissimilar"], *, block: int = BLOCK
+) -> Rows:
+    """For every row the row of the other half with the largest (smallest) cosine; of equal ones the first.
+
+    Exact, in blocks of matrix products: O(N²·K) time, O(N·K + block) memory, never N × N.
+    """
+    rows = unit(torch.from_numpy(np.ascontiguousarray(saliencies, dtype=np.float32)))
+    partner = np.empty(len(rows), dtype=np.int64)
+    sign = 1.0 if which == "similar" else -1.0
+    halves = [np.flatnonzero(high), np.flatnonzero(~high)]
+    for asking, asked in (halves, halves[::-1]):
+        if not len(asked) or not len(asking):
+            raise InputError("all examples are in one AUM half", remedy="record more epochs: every AUM is the same")
+        candidates = (sign * rows[asked]).T.contiguous()
+        width = min(len(asked), max(1, int(block**0.5)))
+        height = max(1, block // width)
+        for i in range(0, len(asking), height):
+            query = rows[asking[i : i + height]]
+            best = torch.full((len(query),), -torch.inf)
+            place = torch.zeros(len(query), dtype=torch.int64)
+            for j in range(0, len(asked), width):
+                value, where = (query @ candidates[:, j : j + width]).max(dim=1)
+                better = value > best
+                best = torch.where(better, value, best)
+                place = torch.where(better, where + j, place)
+            partner[asking[i : i + height]] = asked[place.numpy()]
+    return partner
+
+
+def make_pairs(settings: ViewSettings, dynamics: Dynamics | None, path: str = "", *, inside: bool = False) -> PairRule:
+    """The rule that a view's settings name; ``inside`` keeps partners to the own part of a batch (mixing at hidden layers)."""
+    where = f"{path}: " if path else ""
+    in_batch = settings.candidates == "batch"
+    if settings.pairs == "random":
+        return RandomPairs(inside)
+    if dynamics is None:
+        raise InputError(f"{where}pairs = {settings.pairs!r} needs a map", remedy="record one first")
+    if settings.pairs == "regions":
+        found = regions(dynamics, settings.fraction, disjoint=settings.disjoint)
+        first, second = (found[name] for name in settings.regions)
+        for name, members in zip(settings.regions, (first, second), strict=True):
+            if len(members) < 2:
+                raise InputError(
+                    f"{where}the region {name!r} has {len(members)} of {len(dynamics)} examples, too few to pair",
+                    remedy="raise fraction, or train on more examples",
+                )
+        group = np.full(len(dynamics), -1, dtype=np.int8)
+        group[second] = 1
+        group[first] = 0
+        return GroupPairs(group, (first, second), in_batch or inside, inside)
+    high = aum_halves(dynamics)
+    if high.all():
+        raise InputError(f"{where}all examples have the same AUM, there are no two halves", remedy="record more epochs")
+    if settings.saliency == "logits" and len(dynamics.classes) == 2:
+        warnings.warn(
+            f"{where}with two classes all saliencies have one direction, so partners are drawn at random in the other half; "
+            "saliency = 'features' tells them apart",
+            stacklevel=2,
+        )
+        return GroupPairs((~high).astype(np.int8), (np.flatnonzero(high), np.flatnonzero(~high)), in_batch or inside, inside)
+    stored = np.asarray(dynamics.feature_saliency) if settings.saliency == "features" else None
+    if settings.saliency == "features" and dynamics.feature_saliency is None:
+        raise InputError(f"{where}the map holds no saliency of features", remedy="add record_features = true to its stage")
+    if stored is None:
+        stored = saliency(np.asarray(dynamics.logits), dynamics.labels)
+    if in_batch or inside:
+        return SalientPairs(stored.astype(np.float32), high, settings.pairs, settings.saliency)
+    return GivenPairs(extreme_partners(stored, high, settings.pairs))
