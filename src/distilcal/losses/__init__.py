@@ -27,6 +27,7 @@ from distilcal.losses.calibration import (
     mmce,
     mmce_weighted,
     smoothed,
+    softmax_bce,
 )
 from distilcal.losses.distillation import kd, rkd
 from distilcal.losses.memory import AdaFocal, ContrastiveDistillation, CorrectnessRanking, ProgressiveSelfDistillation
@@ -36,6 +37,7 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "focal": focal,
     "flsd53": flsd53,
     "brier": brier,
+    "softmax_bce": softmax_bce,
     "confidence_penalty": confidence_penalty,
     "mdca": mdca,
     "dca": dca,
@@ -74,6 +76,7 @@ __all__ = [
     "mmce_weighted",
     "rkd",
     "smoothed",
+    "softmax_bce",
     "wants",
 ]
 

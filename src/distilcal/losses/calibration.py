@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, one_hot, relu, softplus
+from torch.nn.functional import binary_cross_entropy, log_softmax, one_hot, relu, softplus
 
 from distilcal.errors import InputError
 
@@ -79,6 +79,13 @@ def brier(logits: Tensor, labels: Tensor) -> Tensor:
     """``mean(Σ_k (p_k - 1[y=k])²)``: summed over classes. In [0, 2]."""
     probs = log_softmax(raised(logits), dim=1).exp()
     return (probs - one_hot(labels, probs.shape[1])).square().sum(dim=1).mean()
+
+
+def softmax_bce(logits: Tensor, targets: Tensor) -> Tensor:
+    """``-mean_ik [q_ik log p_ik + (1 - q_ik) log(1 - p_ik)]``: what manifold mixup's released code trains with; a mean over K."""
+    logits = raised(logits)
+    probs = log_softmax(logits, dim=1).exp()
+    return binary_cross_entropy(probs, smoothed(targets, logits.shape[1], dtype=logits.dtype))
 
 
 def confidence_penalty(logits: Tensor, *, over_classes: Literal["sum", "mean"] = "sum") -> Tensor:

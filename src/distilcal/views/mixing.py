@@ -203,9 +203,9 @@ class Mixing:
         side = np.flatnonzero(high if self.settings.pairs == "similar" else ~high)
         if not len(side):
             return theirs
-        theirs = theirs.clone()
-        theirs[torch.from_numpy(side).to(theirs.device)] = theirs[int(side[-1])]
-        return theirs
+        source = np.arange(len(high))
+        source[side] = side[-1]
+        return theirs[torch.from_numpy(source).to(theirs.device)]
 
 
 def boxes(share: Any, centre: Any, height: int, width: int) -> tuple[Any, Any, Any]:

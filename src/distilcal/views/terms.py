@@ -21,6 +21,7 @@ BY_EXAMPLE = (
     "focal",
     "flsd53",
     "brier",
+    "softmax_bce",
     "confidence_penalty",
     "cpc",
     "mbls",
