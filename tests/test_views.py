@@ -254,13 +254,14 @@ def brute_force(rows, high, which):
 
 @pytest.mark.parametrize("which", ["similar", "dissimilar"])
 @pytest.mark.parametrize("block", [7, 64, 1 << 20])
-def test_partners_over_the_whole_half_are_those_of_all_cosines(which, block):
+@pytest.mark.parametrize("any_half", [False, True])
+def test_partners_over_the_whole_half_are_those_of_all_cosines(which, block, any_half):
     rng = np.random.default_rng(0)
     rows = saliency(rng.normal(size=(101, 3)) * 3, rng.integers(0, 3, 101))
     high = rng.random(101) < 0.4
-    found = extreme_partners(rows, high, which, block=block)
-    cosine, wanted = brute_force(rows, high, which)
-    assert (high[found] != high).all()
+    found = extreme_partners(rows, None if any_half else high, which, block=block)
+    cosine, wanted = brute_force(rows, np.arange(101) if any_half else high, which)
+    assert (found != np.arange(101)).all() if any_half else (high[found] != high).all()
     np.testing.assert_allclose(cosine[np.arange(101), found], cosine[np.arange(101), wanted], atol=1e-6)
     assert (found == wanted).mean() > 0.95  # the rest ties to single precision
 
@@ -318,6 +319,25 @@ def test_two_classes_are_paired_at_random_and_said_once():
     by_feature = make_view(ViewSettings(kind="manifold", pairs="similar", saliency="features"), 2, dynamics)
     expected = brute_force(dynamics.feature_saliency, high, "similar")[1]
     assert (by_feature.pairs(None, batch, 0)[0] == expected).mean() > 0.9
+
+
+def test_halves_pair_at_random_across_and_any_half_among_all():
+    rng = np.random.default_rng(0)
+    dynamics = dynamics_of(rng.normal(size=(40, 3)), rng.integers(0, 3, 40), rng.normal(size=40))
+    high = dynamics.aum >= np.median(dynamics.aum)
+    batch = batch_of(torch.randn(40, 3), dynamics.labels)
+    for candidates in ("all", "batch"):
+        partner, keep = make_view(ViewSettings(kind="manifold", pairs="halves", candidates=candidates), 3, dynamics).pairs(
+            None, batch, 0
+        )
+        assert keep.all()
+        assert (high[partner] != high).all()
+        for which in ("similar", "dissimilar"):
+            settings = ViewSettings(kind="manifold", pairs=which, candidates=candidates, any_half=True)
+            partner, keep = make_view(settings, 3, dynamics).pairs(Told(), batch, 0)
+            assert keep.all()
+            assert (partner != np.arange(40)).all()
+            assert (high[partner] == high).any()
 
 
 def test_plain_gradients_at_the_features_would_not_tell_two_classes_apart():
@@ -439,7 +459,9 @@ def test_features_cost_one_pass_and_only_for_those_who_have_partners():
     share = view._shares(batch)[0]
     own, theirs = everything.inputs["vectors"][rows[keep]], everything.inputs["vectors"][partner[keep]]
     torch.testing.assert_close(seen.logits, share * own + (1 - share) * theirs)
-    expected = share * torch.eye(3)[everything.labels[rows[keep]]] + (1 - share) * torch.eye(3)[everything.labels[partner[keep]]]
+    expected = (
+        share * torch.eye(3)[everything.labels[rows[keep]]] + (1 - share) * torch.eye(3)[everything.labels[partner[keep]]]
+    )
     torch.testing.assert_close(seen.targets, expected)
 
 

@@ -130,7 +130,7 @@ def fit(
             history.append(
                 {"epoch": epoch, "losses": means, "lr": loop.rate, "dev": followed, "seconds": time.perf_counter() - begun}
             )
-            if accelerator.is_main_process:
+            if accelerator.is_main_process or folder is None:  # without a folder each process remembers for itself
                 states.save(history, optimizer, losses, recorder, best=_best(history, settings) == epoch)
             accelerator.wait_for_everyone()
     accelerator.unwrap_model(network, keep_fp32_wrapper=False)

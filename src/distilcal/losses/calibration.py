@@ -82,7 +82,7 @@ def brier(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def softmax_bce(logits: Tensor, targets: Tensor) -> Tensor:
-    """``-mean_ik [q_ik log p_ik + (1 - q_ik) log(1 - p_ik)]``: what manifold mixup's released code trains with; a mean over K."""
+    """``-mean_ik [q_ik log p_ik + (1 - q_ik) log(1 - p_ik)]``: what manifold mixup's code trains with; a mean over K."""
     logits = raised(logits)
     probs = log_softmax(logits, dim=1).exp()
     return binary_cross_entropy(probs, smoothed(targets, logits.shape[1], dtype=logits.dtype))

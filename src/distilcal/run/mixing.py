@@ -52,7 +52,9 @@ def make_views(
         if any(layer > deepest for layer in view.layers):
             raise InputError(f"{path}.layers: the network has {deepest} layers", remedy=f"give numbers from 0 to {deepest}")
         views[view_name] = make_view(view, len(train.classes), dynamics, number=number, key=key, path=path)
-    by_half = dynamics is not None and any(view.pairs in ("similar", "dissimilar") for view in settings.values())
+    by_half = dynamics is not None and any(
+        v.pairs in ("halves", "similar", "dissimilar") and not v.any_half for v in settings.values()
+    )
     return views, aum_halves(dynamics) if by_half and dynamics is not None else None
 
 

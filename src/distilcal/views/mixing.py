@@ -39,7 +39,8 @@ class Mixing:
     def drops_rows(self) -> bool:
         """Whether rows may stay without a partner and out of the view."""
         s = self.settings
-        return s.kind != "cutout" and (s.pairs == "regions" or (s.pairs != "random" and s.candidates == "batch"))
+        in_batch = s.candidates == "batch" or bool(s.layers)
+        return s.kind != "cutout" and (s.pairs == "regions" or (s.pairs != "random" and in_batch))
 
     def describe(self) -> dict[str, Any]:
         """What decides what it does, for hashes."""
@@ -51,6 +52,8 @@ class Mixing:
             return self._cut_out(network, batch)
         share = self._shares(batch)
         rows, keep = self.pairs(network, batch, self.number)
+        if bool((share == 1).all()):  # this step is not mixed: what the plain pass said
+            return self._view(batch, batch, share, batch.plain(network), keep, _teacher_of(batch))
         share = torch.where(torch.from_numpy(keep), share, torch.ones_like(share)).to(batch.labels.device)
         if s.kind == "manifold":
             layer = self._layer(batch)
@@ -82,8 +85,6 @@ class Mixing:
     # ---- places --------------------------------------------------------------------------------------------------------
 
     def _at_input(self, network: Any, batch: Batch, rows: Rows, keep: Any, share: Tensor) -> View:
-        if bool((share == 1).all()):  # nothing to mix: what the plain pass said
-            return self._view(batch, batch, share, batch.plain(network), keep, {})
         other = self._partners(batch, rows)
         mix: Mix | None = None
         inputs: Tensors

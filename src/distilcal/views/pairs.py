@@ -97,7 +97,7 @@ class SalientPairs:
     """
 
     stored: NDArray[np.float32]  # (N, K) or (N, D)
-    high: NDArray[np.bool_]  # (N,)
+    high: NDArray[np.bool_] | None  # (N,); None: in any half
     which: Literal["similar", "dissimilar"]
     level: Literal["logits", "features"]
 
@@ -106,9 +106,9 @@ class SalientPairs:
         device = batch.labels.device
         query = torch.from_numpy(self.stored[own]).to(device)
         now = current_saliency(network, batch.plain(network), batch.labels, self.level)
-        high = torch.from_numpy(self.high[own]).to(device)
         cosine = unit(query) @ unit(now.to(query.dtype)).T
-        apart = high[:, None] != high[None]
+        sides = own if self.high is None else self.high[own]
+        apart = torch.from_numpy(sides[:, None] != sides[None]).to(device)
         worst = -torch.inf if self.which == "similar" else torch.inf
         cosine = torch.where(apart, cosine, worst)
         place = cosine.argmax(dim=1) if self.which == "similar" else cosine.argmin(dim=1)
@@ -145,17 +145,20 @@ def unit(rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def extreme_partners(
-    saliencies: NDArray[Any], high: NDArray[np.bool_], which: Literal["similar", "dissimilar"], *, block: int = BLOCK
+    saliencies: NDArray[Any], high: NDArray[np.bool_] | None, which: Literal["similar", "dissimilar"], *, block: int = BLOCK
 ) -> Rows:
-    """For every row the row of the other half with the largest (smallest) cosine; of equal ones the first.
+    """For every row the row of the other half (without halves: any other) of largest (smallest) cosine, of equals the first.
 
     Exact, in blocks of matrix products: O(N²·K) time, O(N·K + block) memory, never N × N.
     """
     rows = unit(torch.from_numpy(np.ascontiguousarray(saliencies, dtype=np.float32)))
     partner = np.empty(len(rows), dtype=np.int64)
     sign = 1.0 if which == "similar" else -1.0
-    halves = [np.flatnonzero(high), np.flatnonzero(~high)]
-    for asking, asked in (halves, halves[::-1]):
+    everyone = np.arange(len(rows))
+    sides = [(everyone, everyone)]
+    if high is not None:
+        sides = [(everyone[high], everyone[~high]), (everyone[~high], everyone[high])]
+    for asking, asked in sides:
         if not len(asked) or not len(asking):
             raise InputError("all examples are in one AUM half", remedy="record more epochs: every AUM is the same")
         candidates = (sign * rows[asked]).T.contiguous()
@@ -166,7 +169,10 @@ def extreme_partners(
             best = torch.full((len(query),), -torch.inf)
             place = torch.zeros(len(query), dtype=torch.int64)
             for j in range(0, len(asked), width):
-                value, where = (query @ candidates[:, j : j + width]).max(dim=1)
+                cosine = query @ candidates[:, j : j + width]
+                if high is None:  # nobody is his own partner
+                    cosine[torch.from_numpy(asking[i : i + height, None] == asked[j : j + width])] = -torch.inf
+                value, where = cosine.max(dim=1)
                 better = value > best
                 best = torch.where(better, value, best)
                 place = torch.where(better, where + j, place)
@@ -196,20 +202,27 @@ def make_pairs(settings: ViewSettings, dynamics: Dynamics | None, path: str = ""
         group[first] = 0
         return GroupPairs(group, (first, second), in_batch or inside, inside)
     high = aum_halves(dynamics)
-    if high.all():
+    if high.all() and not settings.any_half:
         raise InputError(f"{where}all examples have the same AUM, there are no two halves", remedy="record more epochs")
+    sides = np.flatnonzero(high), np.flatnonzero(~high)
+    if settings.any_half:
+        sides = np.arange(len(high)), np.arange(len(high))
+    in_other_half = GroupPairs((~high).astype(np.int8), sides, in_batch or inside, inside)
+    if settings.pairs == "halves":
+        return in_other_half
     if settings.saliency == "logits" and len(dynamics.classes) == 2:
         warnings.warn(
-            f"{where}with two classes all saliencies have one direction, so partners are drawn at random in the other half; "
+            f"{where}with two classes all saliencies have one direction, so partners are drawn at random; "
             "saliency = 'features' tells them apart",
             stacklevel=2,
         )
-        return GroupPairs((~high).astype(np.int8), (np.flatnonzero(high), np.flatnonzero(~high)), in_batch or inside, inside)
+        return in_other_half
     stored = np.asarray(dynamics.feature_saliency) if settings.saliency == "features" else None
     if settings.saliency == "features" and dynamics.feature_saliency is None:
         raise InputError(f"{where}the map holds no saliency of features", remedy="add record_features = true to its stage")
     if stored is None:
         stored = saliency(np.asarray(dynamics.logits), dynamics.labels)
+    halves = None if settings.any_half else high
     if in_batch or inside:
-        return SalientPairs(stored.astype(np.float32), high, settings.pairs, settings.saliency)
-    return GivenPairs(extreme_partners(stored, high, settings.pairs))
+        return SalientPairs(stored.astype(np.float32), halves, settings.pairs, settings.saliency)
+    return GivenPairs(extreme_partners(stored, halves, settings.pairs))

@@ -1,0 +1,214 @@
+"""Mixing in the loop and in whole runs: the right examples, places and targets, the same however a batch is cut."""
+
+import csv
+import json
+import os
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from test_engine import DEV, TRAIN, Interrupted, known, student, teacher, vectors, weights
+from test_processes import launch
+from tiny import ARCHITECTURES, save_model, sentences, write_csv
+
+from distilcal.cli import main
+from distilcal.data import Dataset, Images, Vectors
+from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
+from distilcal.engine import fit
+from distilcal.engine.schedule import epoch_batches
+from distilcal.errors import InputError
+from distilcal.models import make_classifier
+from distilcal.recipe import ModelSettings, TrainSettings, ViewSettings, read_recipe
+from distilcal.run import run_recipe
+from distilcal.views import VIEWS, make_term, make_view, plain
+
+HOW = TrainSettings(epochs=3, batch=20, lr=0.05, optimizer="sgd", choose="last")
+
+
+def recorder(data=TRAIN, **named):
+    return Recorder(data.ids, data.labels, data.classes, **named)
+
+
+def trained(terms, *, how=HOW, views=None, data=TRAIN, **named):
+    made = student(data=data)
+    fit(made, data, DEV, terms, how, views={**VIEWS, **(views or {})}, **named)
+    return made
+
+
+def a_map(data=TRAIN):
+    """The dynamics of a short plain training."""
+    kept = recorder(data, width=7)
+    trained([make_term("cross_entropy")], data=data, recorder=kept)
+    return kept.dynamics()
+
+
+# ---- recording ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("second", ["brier", "mdca"])
+def test_the_loop_records_what_the_network_says_before_each_step(accumulate, second):
+    """Against a view that notes by hand what goes by; ``mdca`` makes parts go through twice."""
+    seen = []
+
+    def noting(network, batch):
+        view = plain(network, batch)
+        assert network.training
+        seen.append((batch.rows.copy(), view.logits.detach().clone()))
+        return view
+
+    kept = recorder(width=7)
+    how = TrainSettings(epochs=4, batch=20, lr=0.05, accumulate=accumulate, choose="last")
+    trained([make_term("cross_entropy"), make_term(second)], how=how, views={"plain": noting}, recorder=kept)
+    found = kept.dynamics()
+    assert (found.epochs == 4).all()
+    twice = accumulate == 2 and second == "mdca"
+    passes = np.concatenate([rows for rows, _ in seen])
+    assert len(passes) == 90 * 4 * (2 if twice else 1)
+    by_hand = Recorder(TRAIN.ids, TRAIN.labels, TRAIN.classes)
+    for i, (rows, logits) in enumerate(seen):
+        if not twice or i % 4 < 2:  # first the parts, then the parts again
+            by_hand.record(rows, logits)
+    expected = by_hand.dynamics()
+    for name in ("confidence", "variability", "correctness", "forgotten", "aum", "logits"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-6, err_msg=name)
+    assert found.feature_saliency.shape == (90, 7)
+    assert (found.feature_saliency >= 0).all()
+
+
+def test_recording_changes_no_weight():
+    assert torch.equal(weights(trained([make_term("cross_entropy")])),
+                       weights(trained([make_term("cross_entropy")], recorder=recorder())))  # fmt: skip
+
+
+def test_an_interrupted_record_ends_with_the_same_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr("distilcal.engine.loop.TOLD_EVERY", -1.0)
+    mixed = ViewSettings(kind="manifold", pairs="regions")
+    views = {"mixed": make_view(mixed, 3, a_map())}
+    terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
+    straight = recorder(width=7)
+    expected = trained(terms, views=views, recorder=straight, folder=tmp_path / "a")
+    stop = {"at": 7}
+
+    def progress(step):
+        stop["at"] -= 1
+        if stop["at"] == 0:
+            raise Interrupted
+
+    later = recorder(width=7)
+    with pytest.raises(Interrupted):
+        trained(terms, views=views, recorder=later, folder=tmp_path / "b", progress=progress, how=HOW)
+    later = recorder(width=7, folder=tmp_path / "mapped")
+    found = trained(terms, views=views, recorder=later, folder=tmp_path / "b")
+    assert torch.equal(weights(found), weights(expected))
+    for name in ("confidence", "variability", "correctness", "forgotten", "aum", "logits", "feature_saliency"):
+        np.testing.assert_array_equal(getattr(later.dynamics(), name), getattr(straight.dynamics(), name))
+
+
+def test_a_state_of_other_views_is_not_used(tmp_path):
+    terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
+    for i, settings in enumerate((ViewSettings(), ViewSettings(alpha=0.2), ViewSettings(kind="manifold"))):
+        with pytest.warns(UserWarning, match="of another run") if i else pytest.MonkeyPatch.context():
+            made = student()
+            result = fit(made, TRAIN, DEV, terms, HOW, views={**VIEWS, "mixed": make_view(settings, 3)}, folder=tmp_path)
+        assert result.resumed_at == 0
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "mixup": ViewSettings(),
+    "mixup by sample": ViewSettings(shares="sample"),
+    "manifold": ViewSettings(kind="manifold"),
+    "regions": ViewSettings(kind="manifold", pairs="regions"),
+    "regions in the batch": ViewSettings(kind="manifold", pairs="regions", candidates="batch"),
+    "regions at the input": ViewSettings(kind="mixup", pairs="regions"),
+    "similar": ViewSettings(kind="manifold", pairs="similar"),
+    "dissimilar features": ViewSettings(kind="manifold", pairs="dissimilar", saliency="features"),
+    "halves": ViewSettings(kind="manifold", pairs="halves"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_parts_of_a_batch_train_the_weights_of_the_whole(name):
+    views = {"mixed": make_view(SETTINGS[name], 3, a_map())}
+    terms = [make_term("cross_entropy", 0.7), make_term("cross_entropy", 0.3, "mixed", {"smoothing": 0.1}),
+             make_term("kd", 0.5, "mixed")]  # fmt: skip
+    found = []
+    for accumulate in (1, 4):
+        how = TrainSettings(epochs=2, batch=20, lr=0.05, optimizer="sgd", choose="last", accumulate=accumulate)
+        found.append(weights(trained(terms, how=how, views=views, teacher={"logits": teacher()["logits"]})))
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+
+
+def test_halves_are_spread_over_the_batches():
+    rng = np.random.default_rng(0)
+    high = rng.random(500) < 0.5
+    for lengths in (None, rng.integers(4, 60, 500)):
+        batches = epoch_batches(500, lengths, 20, seed=0, epoch=0, groups=high)
+        assert sorted(np.concatenate(batches).tolist()) == list(range(500))
+        shares = [high[b].mean() for b in batches]
+        assert max(abs(s - high.mean()) for s in shares) < 0.08
+        other = epoch_batches(500, lengths, 20, seed=0, epoch=1, groups=high)
+        assert any((a[: len(b)] != b[: len(a)]).any() for a, b in zip(batches, other, strict=True))
+        if lengths is not None:
+            padding = sum(lengths[b].max() * len(b) for b in batches) / lengths.sum()
+            assert padding < 1.35
+
+
+PROGRAM = """
+import sys, json
+import numpy as np, torch
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from test_engine import DEV, TRAIN, pictures, student, weights
+from test_mixing import SETTINGS, a_map, recorder
+from distilcal.data import Dataset
+from distilcal.engine import fit
+from distilcal.engine.processes import make_accelerator
+from distilcal.models import make_classifier
+from distilcal.recipe import ModelSettings, TrainSettings, ViewSettings
+from distilcal.views import VIEWS, make_term, make_view
+out = Path(sys.argv[1])
+found = {}
+dynamics = None
+for name, settings in SETTINGS.items():
+    if name.startswith("regions in"):
+        continue
+    kept = recorder(width=7, own_rows=False)
+    if dynamics is None:
+        fit(student(), TRAIN, DEV, [make_term("cross_entropy")], TrainSettings(epochs=2, batch=20, lr=0.05), recorder=kept)
+        dynamics = kept.dynamics()
+        kept = recorder(width=7, own_rows=False)
+    view = make_view(settings, 3, dynamics)
+    made = student()
+    terms = [make_term("cross_entropy", 0.7), make_term("cross_entropy", 0.3, "mixed"), make_term("mdca", 0.1, "mixed")]
+    how = TrainSettings(epochs=2, batch=19, lr=0.05, optimizer="sgd", choose="last")
+    fit(made, TRAIN, DEV, terms, how, views={**VIEWS, "mixed": view}, recorder=kept)
+    found[name] = {"weights": weights(made).tolist(), "aum": kept.dynamics().aum.tolist(), "epochs": kept.dynamics().epochs.tolist()}
+# Batch norms and several passes a step: it must run, though norms see the own part only.
+train = pictures(24)
+made = make_classifier(ModelSettings(name="resnet8", augment=False), train)
+terms = [make_term("cross_entropy"), make_term("cross_entropy", view="cutmix"), make_term("cross_entropy", view="cutout")]
+views = {k: make_view(ViewSettings(kind=k), 2) for k in ("cutmix", "cutout")}
+fit(made, train, train, terms, TrainSettings(epochs=1, batch=8, lr=0.01, optimizer="sgd"), views={**VIEWS, **views})
+if make_accelerator("float32").is_main_process:
+    (out / "found.json").write_text(json.dumps(found))
+"""
+
+
+def test_two_processes_mix_and_record_as_one(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    found = {}
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        out.mkdir()
+        done = launch([tmp_path / "program.py", out, os.path.dirname(__file__)], processes)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found[processes] = json.loads((out / "found.json").read_text())
+    for name, one in found[1].items():
+        for key in ("weights", "aum", "epochs"):
+            np.testing.assert_allclose(found[2][name][key], one[key], atol=1e-4, err_msg=f"{name} {key}")
