@@ -23,16 +23,18 @@ ORDER = [
     "assess",
     "report",
     "data",
+    "trainer",
     "losses",
     "models",
     "views",
     "engine",
     "run",
     "cli_training",
+    "cli_maps",
     "cli",
     "__main__",
 ]
-USES_TORCH = {"losses", "models", "views", "engine", "run"}
+USES_TORCH = {"trainer", "losses", "models", "views", "engine", "run"}
 # Predictions.load and .save open files when they are called; nothing else looks ahead.
 LOOKS_AHEAD = {("predictions", "files")}
 

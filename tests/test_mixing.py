@@ -1,27 +1,18 @@
 """Mixing in the loop and in whole runs: the right examples, places and targets, the same however a batch is cut."""
 
-import csv
 import json
 import os
-from importlib.resources import files
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
-from test_engine import DEV, TRAIN, Interrupted, known, student, teacher, vectors, weights
+from test_engine import DEV, TRAIN, Interrupted, student, teacher, weights
 from test_processes import launch
-from tiny import ARCHITECTURES, save_model, sentences, write_csv
 
-from distilcal.cli import main
-from distilcal.data import Dataset, Images, Vectors
-from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
+from distilcal.dynamics import Recorder
 from distilcal.engine import fit
 from distilcal.engine.schedule import epoch_batches
-from distilcal.errors import InputError
-from distilcal.models import make_classifier
-from distilcal.recipe import ModelSettings, TrainSettings, ViewSettings, read_recipe
-from distilcal.run import run_recipe
+from distilcal.recipe import TrainSettings, ViewSettings
 from distilcal.views import VIEWS, make_term, make_view, plain
 
 HOW = TrainSettings(epochs=3, batch=20, lr=0.05, optimizer="sgd", choose="last")
@@ -188,7 +179,8 @@ for name, settings in SETTINGS.items():
     terms = [make_term("cross_entropy", 0.7), make_term("cross_entropy", 0.3, "mixed"), make_term("mdca", 0.1, "mixed")]
     how = TrainSettings(epochs=2, batch=19, lr=0.05, optimizer="sgd", choose="last")
     fit(made, TRAIN, DEV, terms, how, views={**VIEWS, "mixed": view}, recorder=kept)
-    found[name] = {"weights": weights(made).tolist(), "aum": kept.dynamics().aum.tolist(), "epochs": kept.dynamics().epochs.tolist()}
+    table = kept.dynamics()
+    found[name] = {"weights": weights(made).tolist(), "aum": table.aum.tolist(), "epochs": table.epochs.tolist()}
 # Batch norms and several passes a step: it must run, though norms see the own part only.
 train = pictures(24)
 made = make_classifier(ModelSettings(name="resnet8", augment=False), train)

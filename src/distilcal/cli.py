@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from distilcal import __version__
+from distilcal.cli_maps import map_command
 from distilcal.cli_training import COMMANDS
 from distilcal.errors import InputError
 
@@ -159,7 +160,7 @@ def evaluate_command(
         click.echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, map_command):
     main.add_command(_command)
 
 

@@ -28,6 +28,7 @@ class DataSettings:
     dev: str = ""  # empty: held out of train
     test: str = ""  # empty: held out of train
     ood: tuple[str, ...] = ()  # other domains to test on
+    corrupt: tuple[str, ...] = ()  # corruptions of test to test on too: "frost:3", or "frost" for all five severities
     dev_fraction: float = 0.1
     test_fraction: float = 0.2
     limit: int = 0  # train on at most this many examples, each class in its share; 0: all
@@ -41,7 +42,7 @@ class DataSettings:
     id: str = ""
     group: str = ""  # examples of one group are never split between train, dev and test
     size: int = 0  # scale pictures to this side; 0: as they are
-    seed: int = 0  # of the splits
+    seed: int = 0  # of the splits and corruptions
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,13 @@ class ViewSettings:
     """A way of the batch through the student: who is mixed with whom, where, and how much."""
 
     kind: Literal["mixup", "manifold", "cutmix", "cutout"] = "mixup"  # manifold: at the features, or after layers
-    pairs: Literal["random", "regions", "similar", "dissimilar"] = "random"  # the latter: by saliency, in the other AUM half
+    # random: in the batch; regions, halves: at random in the other region or AUM half; the rest: by saliency in the other half
+    pairs: Literal["random", "regions", "halves", "similar", "dissimilar"] = "random"
     regions: tuple[str, ...] = ("easy", "ambiguous")  # of the stage's map; each example of one with one of the other
     fraction: float = 0.33  # of the examples in each region
     disjoint: bool = False  # no example in two regions
     candidates: Literal["all", "batch"] = "all"  # partners from the whole training set, or from the same batch
+    any_half: bool = False  # similar and dissimilar: among all examples, not in the other AUM half only
     saliency: Literal["logits", "features"] = "logits"  # what is compared; features also tell apart where there are two classes
     layers: tuple[int, ...] = ()  # manifold: drawn from these for each batch, 0 the input; empty: the features
     alpha: float | None = None  # the share of an example is drawn from Beta(alpha, alpha); None: 0.4, for cutmix 1
@@ -168,7 +171,26 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
 
 def recipe_from(table: Mapping[str, Any]) -> Recipe:
     """The recipe that a table of TOML describes."""
+    stages = table.get("stages")
+    if isinstance(stages, Mapping):
+        table = {**table, "stages": {name: _with_likeness(name, stages) for name in stages}}
     made: Recipe = settings_from(Recipe, table, "")
+    return made
+
+
+def _with_likeness(name: str, stages: Mapping[str, Any], below: tuple[str, ...] = ()) -> Any:
+    """A stage's table on top of that of the stage it is ``like``: model and train key by key, all else as it stands."""
+    own = stages[name]
+    if not isinstance(own, Mapping) or "like" not in own:
+        return own
+    base = own["like"]
+    if base not in stages or base in (*below, name):
+        raise InputError(f"stages.{name}.like = {base!r} is not another stage", remedy=f"the stages are {', '.join(stages)}")
+    like = _with_likeness(base, stages, (*below, name))
+    made = {**like, **{key: value for key, value in own.items() if key != "like"}}
+    for key in ("model", "train"):
+        if isinstance(like.get(key), Mapping) and isinstance(own.get(key), Mapping):
+            made[key] = {**like[key], **own[key]}
     return made
 
 
@@ -249,6 +271,8 @@ def checked(recipe: Recipe) -> Recipe:
             raise InputError(f"stages.{name} has the term {taught[0]!r} but no teacher", remedy='add teacher = "STAGE"')
     if recipe.seed < 0 or recipe.data.seed < 0 or min(recipe.data.limit, recipe.data.limit_test, recipe.data.size) < 0:
         raise InputError("seed, data.seed, data.limit, data.limit_test and data.size must not be negative")
+    if len(set(recipe.data.corrupt)) < len(recipe.data.corrupt):
+        raise InputError("data.corrupt names a corruption twice", remedy="name each once")
     if recipe.data.dev_fraction + recipe.data.test_fraction >= 1:
         raise InputError("data.dev_fraction and data.test_fraction leave nothing to train on")
     for key in ("dev_fraction", "test_fraction"):

@@ -1,12 +1,14 @@
 """Data: what a model reads and what is true, from files, folders, arrays and hubs; splits that do not leak."""
 
 from distilcal.data.catalogue import BENCHMARKS, Benchmark, load_benchmark, summary
+from distilcal.data.corruptions import CORRUPTIONS, corrupted
 from distilcal.data.dataset import Choices, Dataset, Images, Role, Texts, Vectors, choices, overlap, texts
 from distilcal.data.sources import Columns, read_dataset, sheet
 from distilcal.data.tables import read_table
 
 __all__ = [
     "BENCHMARKS",
+    "CORRUPTIONS",
     "Benchmark",
     "Choices",
     "Columns",
@@ -16,6 +18,7 @@ __all__ = [
     "Texts",
     "Vectors",
     "choices",
+    "corrupted",
     "load_benchmark",
     "overlap",
     "read_dataset",

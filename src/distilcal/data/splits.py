@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 from distilcal.data.catalogue import load_benchmark
+from distilcal.data.corruptions import corrupted, corruption_from
 from distilcal.data.dataset import Choices, Dataset, Role, overlap
 from distilcal.data.sources import Columns, read_dataset
 from distilcal.errors import InputError
@@ -45,7 +46,11 @@ class Splits:
 
 
 def read_splits(settings: DataSettings) -> Splits:
-    """The splits that the settings describe; dev and test are held out of train where none are given."""
+    """The splits that the settings describe; dev and test are held out of train where none are given.
+
+    Corruptions are of the test as it is in the end, so that their figures stand beside those of the same examples.
+    """
+    corruptions = [corruption_from(said) for said in settings.corrupt]
     columns = Columns(settings.text, settings.pair, settings.choices, settings.label, settings.id, settings.group)
     size = settings.size or None
     classes = settings.classes or None
@@ -81,11 +86,13 @@ def read_splits(settings: DataSettings) -> Splits:
     later = [held["dev"], held["test"], *(read(source, "ood", classes) for source in settings.ood)]
     if settings.limit_test:
         later = [data.sample(settings.limit_test, seed=settings.seed) for data in later]
-    named = _distinct([data.name for data in later[2:]])
+    reserved = [name if severity is None else f"{name}-{severity}" for name, severity in corruptions]
+    named = _distinct([data.name for data in later[2:]], ("train", "dev", "test", *reserved))
     roles: list[tuple[Dataset, Role, str]] = [(later[0], "dev", "dev"), (later[1], "test", "test")]
     roles += [(data, "ood", name) for data, name in zip(later[2:], named, strict=True)]
     made = [data.with_role(role, name) for data, role, name in roles]
     _check_kinds(train, made)
+    made += [corrupted(made[1], name, severity, seed=settings.seed) for name, severity in corruptions]
     return Splits(replace(train, role="train", name="train"), made[0], made[1], tuple(made[2:]))
 
 
@@ -93,12 +100,12 @@ def _preferred(role: Role) -> tuple[str, ...]:
     return ("train",) if role == "train" else ("dev", "test", "train") if role == "dev" else ("test", "dev", "train")
 
 
-def _distinct(names: list[str]) -> list[str]:
-    """Names that are no two alike and none that of a split."""
+def _distinct(names: list[str], taken: Sequence[str]) -> list[str]:
+    """Names that are no two alike and none of those that are taken."""
     made: list[str] = []
     for name in names:
         new, number = name, 2
-        while new in made or new in ("train", "dev", "test"):
+        while new in made or new in taken:
             new, number = f"{name}-{number}", number + 1
         made.append(new)
     return made
