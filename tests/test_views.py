@@ -657,3 +657,23 @@ def test_a_recorder_s_saliency_is_that_of_the_batch_view():
     said = Output(torch.from_numpy(logits), torch.from_numpy(logits))
     now = current_saliency(None, said, torch.from_numpy(labels), "logits")
     np.testing.assert_allclose(now, saliency(np.asarray(table.logits), table.labels), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "deberta-v2"])
+def test_partners_of_all_lengths_say_the_same_in_parts(folders, kind):
+    from distilcal.views.mixing import _by_length
+
+    network, tokens = text_network(folders, kind)
+    inputs = tokens.batch(np.arange(12))
+    widths = []
+    handle = network.layers[0].register_forward_hook(
+        lambda m, a, o: widths.append((o if torch.is_tensor(o) else o[0]).shape[1])
+    )
+    with torch.no_grad():
+        found = _by_length(network, inputs)
+        handle.remove()
+        expected = network(inputs)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.features, expected.features, rtol=1e-4, atol=1e-5)
+    assert len(widths) == 4
+    assert sum(3 * w for w in widths) < inputs["input_ids"].numel()  # less padding

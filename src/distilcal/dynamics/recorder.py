@@ -33,7 +33,8 @@ class Recorder:
     """Statistics by example; ``folder`` keeps them in memory-mapped files, for sets too large for memory.
 
     ``width`` is that of the saliency of features, where it is recorded too. ``own_rows=False`` says that under
-    torch.distributed every process records all rows, so that nothing need be brought together.
+    torch.distributed every process records all rows, so that nothing need be brought together. ``once`` counts an example
+    once an epoch, however often it comes; where rows are brought together that is always so, since samplers repeat some.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class Recorder:
         dtype: DTypeLike = np.float32,
         folder: Path | None = None,
         own_rows: bool = True,
+        once: bool = False,
     ):
         self.ids, self.labels = np.asarray(ids).astype(str), np.asarray(labels, dtype=np.int64)
-        self.classes, self.width, self.own_rows = tuple(str(c) for c in classes), width, own_rows
+        self.classes, self.width = tuple(str(c) for c in classes), width
+        self.own_rows, self.once = own_rows, once
         count = len(self.ids)
         if self.labels.shape != (count,):
             raise InputError(f"there are {count} ids and {len(self.labels)} labels")
@@ -64,6 +67,7 @@ class Recorder:
             "right": ((count,), np.int32),
             "forgotten": ((count,), np.int32),
             "was_right": ((count,), np.uint8),
+            "seen": ((count,), np.uint8),  # in this epoch
             "logits": ((count, len(self.classes)), dtype),
         }
         if width:
@@ -96,6 +100,7 @@ class Recorder:
     def end_epoch(self) -> None:
         """Add up what waits; under torch.distributed with what the other processes recorded, a repeated example once."""
         self._add_waiting()
+        self.arrays["seen"][...] = 0
 
     @property
     def _together(self) -> bool:
@@ -121,10 +126,11 @@ class Recorder:
         if logits.shape != (len(rows), len(self.classes)):
             raise InputError(f"logits of shape {logits.shape} for {len(rows)} examples of {len(self.classes)} classes")
         _, first, turn = _turns(rows)
-        if together:
-            keep = first  # samplers repeat examples to give every process as many
+        if together or self.once:
+            keep = first[self.arrays["seen"][rows[first]] == 0]
             rows, logits, saliency = rows[keep], logits[keep], None if saliency is None else saliency[keep]
             turn = np.zeros(len(rows), dtype=np.int64)
+            self.arrays["seen"][rows] = 1
         for number in range(int(turn.max(initial=0)) + 1):  # an example that comes twice is added twice, in order
             part = np.flatnonzero(turn == number) if turn.any() else slice(None)
             self._add(rows[part], logits[part], None if saliency is None else saliency[part])
@@ -158,7 +164,7 @@ class Recorder:
             a["feature_saliency"][rows] = saliency
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All arrays, to be saved after an epoch and given to ``restore``."""
+        """All arrays, to be saved at any time and given to ``restore``; under torch.distributed all processes ask together."""
         self._add_waiting()
         return dict(self.arrays)
 

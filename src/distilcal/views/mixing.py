@@ -21,6 +21,8 @@ from distilcal.recipe import ViewSettings
 from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, Rows, View
 from distilcal.views.pairs import PairRule, make_pairs
 
+PARTS = 4  # into which partners of different lengths are sorted
+WORTHWHILE = 0.9  # of the padded tokens left, at most, for it to pay
 USUAL_ALPHA = {"mixup": 0.4, "manifold": 0.4, "cutmix": 1.0}  # of P000 to P002
 
 
@@ -118,7 +120,7 @@ class Mixing:
             fetched = self._fetched(batch, rows[asking])
             places = torch.from_numpy(np.searchsorted(asking, np.arange(len(rows))).clip(max=len(asking) - 1))
             places = places.to(batch.labels.device)  # of those without a partner any: their share is 1
-            answer: Output = network(fetched.inputs)
+            answer = _by_length(network, fetched.inputs)
             theirs = Output(answer.logits.index_select(0, places), answer.features.index_select(0, places))
             other = fetched.taken(places)
         said = Output(lerp(own.logits, theirs.logits, share), lerp(own.features, theirs.features, share))
@@ -234,6 +236,24 @@ def _positions(batch: Batch, rows: Rows) -> Tensor | None:
     order = np.argsort(own, kind="stable")
     place = order[np.searchsorted(own, rows, sorter=order).clip(max=len(own) - 1)]
     return torch.from_numpy(place).to(batch.labels.device) if (own[place] == rows).all() else None
+
+
+def _by_length(network: Any, inputs: Tensors) -> Output:
+    """What the network says, texts of like length together: partners are of all lengths, and padding costs as much as words."""
+    mask = inputs.get("attention_mask")
+    whole: Output
+    if mask is None or len(mask) < 2 * PARTS or hasattr(network, "module"):  # of several processes each must make one pass
+        whole = network(inputs)
+        return whole
+    lengths = mask.sum(dim=-1).view(len(mask), -1).amax(dim=1)
+    order = lengths.argsort()
+    parts = [(rows, int(lengths[rows[-1]])) for rows in order.tensor_split(PARTS)]
+    if sum(len(rows) * longest for rows, longest in parts) > WORTHWHILE * mask.shape[-1] * len(mask):
+        whole = network(inputs)
+        return whole
+    said = [network({name: value[rows][..., :longest] for name, value in inputs.items()}) for rows, longest in parts]
+    back = order.argsort()
+    return Output(*(torch.cat(values)[back] for values in zip(*said, strict=True)))
 
 
 def _distributions(targets: Tensor, classes: int) -> Tensor:

@@ -25,7 +25,7 @@ from distilcal.views.batch import PAIRS, Batch, Rows
 
 Partners = tuple[Rows, NDArray[np.bool_]]
 PairRule = Callable[[Any, Batch, int], Partners]  # network, batch, number of the view
-BLOCK = 1 << 22  # cosines at a time: 16 MB, which stays in the cache of a processor's cores for the most part
+BLOCK = 1 << 20  # cosines at a time: 4 MB
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,147 @@
+"""What mixing and recording cost, as ratios: a view beside a second plain pass, a record beside none, pairs beside an epoch.
+
+Each question is a function that returns rows of one table, as in ``bench_train.py``. All sides take turns on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from bench_measure import Row, table  # first: it sets the number of threads before the libraries load
+from bench_train import QUICK, SEED, Case, Sizes, compared, pictures_case, sentences_case, take_turns, vectors_case
+
+from distilcal.dynamics import Recorder, saliency
+from distilcal.recipe import ModelSettings, ViewSettings
+from distilcal.views import VIEWS, Batch, View, make_term, make_view
+from distilcal.views.pairs import extreme_partners
+
+EPOCHS = 3  # of a call: the first warms up and is not counted
+
+
+def epoch_seconds(case: Case, view: Callable[[Any, Batch], View] | None, recorder: Recorder | None = None) -> float:
+    """Seconds of an epoch with cross-entropy on the plain view and on another one."""
+    from distilcal.engine import fit
+
+    student = case.model(case.student)
+    terms = [make_term("cross_entropy")] + ([] if view is None else [make_term("cross_entropy", view="other")])
+    views = VIEWS if view is None else {**VIEWS, "other": view}
+    made = fit(student, case.train, case.dev, terms, case.how(EPOCHS), seed=SEED, views=views, recorder=recorder)
+    return median(epoch["seconds"] for epoch in made.history[1:])
+
+
+def once_more(network: Any, batch: Batch) -> View:
+    """The plain batch through the network a second time: what a view is allowed to cost."""
+    said = network(batch.inputs)
+    return View(said.logits, said.features, batch.labels, batch.targets, batch.ids)
+
+
+def a_map(case: Case) -> Any:
+    """A map of the case with random contents."""
+    rng = np.random.default_rng(SEED)
+    recorder = Recorder(case.train.ids, case.train.labels, case.train.classes)
+    for _ in range(3):
+        recorder.record(np.arange(len(case.train)), rng.normal(size=(len(case.train), len(case.train.classes))))
+        recorder.end_epoch()
+    return recorder.dynamics()
+
+
+def view_rows(case: Case, settings: dict[str, ViewSettings], rounds: int) -> list[Row]:
+    dynamics = a_map(case)
+    views = {name: make_view(s, len(case.train.classes), dynamics) for name, s in settings.items()}
+    calls: dict[str, Callable[[], float]] = {"twice": lambda: epoch_seconds(case, once_more)}
+    calls |= {name: lambda view=view: epoch_seconds(case, view) for name, view in views.items()}
+    found = take_turns(calls, rounds)
+    question = f"epoch of {case.name} with plain and {{}} / with two plain passes"
+    return [compared(question.format(name), found[name], found["twice"], 1.1) for name in settings]
+
+
+PAIRED = {
+    "regions at the features": ViewSettings(kind="manifold", pairs="regions"),
+    "similar at the features": ViewSettings(kind="manifold", pairs="similar"),
+    "similar in the batch": ViewSettings(kind="manifold", pairs="similar", candidates="batch"),
+}
+EVERYWHERE = {
+    "mixup": ViewSettings(),
+    "manifold, features": ViewSettings(kind="manifold"),
+    "manifold, layer 2": ViewSettings(kind="manifold", layers=(2,)),
+}
+
+
+def views_of_sentences(sizes: Sizes) -> list[Row]:
+    return view_rows(sentences_case(sizes), EVERYWHERE | PAIRED, sizes.rounds)
+
+
+def views_of_pictures(sizes: Sizes) -> list[Row]:
+    cut = {"cutmix": ViewSettings(kind="cutmix"), "cutout": ViewSettings(kind="cutout")}
+    return view_rows(pictures_case(sizes), EVERYWHERE | cut, sizes.rounds)
+
+
+def recording(sizes: Sizes) -> list[Row]:
+    rows = []
+    for case, rounds in (
+        (vectors_case(sizes), 4 * sizes.rounds),
+        (pictures_case(sizes), sizes.rounds),
+        (sentences_case(sizes), sizes.rounds),
+    ):
+
+        def recorded(case: Case = case) -> float:
+            return epoch_seconds(case, None, Recorder(case.train.ids, case.train.labels, case.train.classes))
+
+        found = take_turns({"ours": recorded, "plain": lambda case=case: epoch_seconds(case, None)}, rounds)
+        target = None if case.name.startswith("MLP") else 1.03  # an epoch of milliseconds is for orientation
+        rows.append(compared(f"epoch of {case.name}, recorded / not", found["ours"], found["plain"], target))
+    return rows
+
+
+def pairing(sizes: Sizes) -> list[Row]:
+    """Most similar and most dissimilar of the other half for every example, beside an epoch of MiniLM-L6 on as many."""
+    case = sentences_case(sizes)
+    case = replace(case, name="MiniLM-L6", student=ModelSettings(name=case.student.name))
+    per_example = epoch_seconds(case, None) / len(case.train)
+    rng = np.random.default_rng(SEED)
+    rows = []
+    for count, target in ((2_000, None),) if sizes is QUICK else ((20_000, None), (100_000, 0.1), (500_000, None)):
+        logits, labels = rng.normal(size=(count, 3)).astype(np.float32) * 3, rng.integers(0, 3, count)
+        high, made = rng.random(count) < 0.5, saliency(logits, labels)
+        begun = time.perf_counter()
+        for which in ("similar", "dissimilar"):
+            extreme_partners(made, high, which)
+        seconds = time.perf_counter() - begun
+        ratio = seconds / (per_example * count)
+        question = f"both partners of {count:,} examples, 3 classes, / an epoch of {case.name}"
+        rows.append(
+            Row(question, f"{seconds:,.1f} s", f"{per_example * count:,.0f} s", ratio, target, "the epoch is scaled up")
+        )
+    return rows
+
+
+QUESTIONS = (views_of_sentences, views_of_pictures, recording, pairing)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes; judges no target")
+    parser.add_argument("--only", nargs="*", help="names of questions", default=[q.__name__ for q in QUESTIONS])
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else Sizes()
+    rows = [row for ask in QUESTIONS if ask.__name__ in options.only for row in ask(sizes)]
+    rows = [replace(row, target=None) for row in rows] if options.quick else rows
+    print(table(rows))
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))
+    if options.strict and any(row.met is False for row in rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
