@@ -5,6 +5,12 @@ Each question is a function that returns rows of one table, as in ``bench_train.
 
 from __future__ import annotations
 
+import os
+
+from bench_measure import Row, table  # first: it sets the number of threads before the libraries load
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
 import argparse
 import json
 import time
@@ -15,7 +21,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from bench_measure import Row, table  # first: it sets the number of threads before the libraries load
 from bench_train import QUICK, SEED, Case, Sizes, compared, pictures_case, sentences_case, take_turns, vectors_case
 
 from distilcal.dynamics import Recorder, saliency
