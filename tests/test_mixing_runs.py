@@ -80,7 +80,7 @@ class Seen:
         found = {"view": view, "rows": batch.rows, "partners": rows, "keep": keep, "made": made, "batch": batch}
         if rows is not None:
             found["share"] = view._shares(batch)
-            found["other"] = batch.fetch(rows, 0)
+            found["other"] = batch.fetch(rows, 0, False)
             found["own_said"], found["other_said"] = network(batch.inputs), network(found["other"].inputs)
             if view.settings.kind == "mixup" and "input_ids" in batch.inputs:
                 mix = Mix(found["share"], other=found["other"].inputs)

@@ -392,7 +392,7 @@ def test_parts_of_a_batch_are_mixed_as_the_whole(shares):
     view = make_view(ViewSettings(shares=shares), 5)
     everything = batch_of(x, labels)
 
-    def fetch(rows, seed):
+    def fetch(rows, seed, taught):
         return everything.taken(torch.from_numpy(rows))
 
     draws = Draws(np.arange(12), (3, 1, 4))
@@ -449,7 +449,7 @@ def test_features_cost_one_pass_and_only_for_those_who_have_partners():
     rows = rng.permutation(90)[:30]
     batch = everything.taken(torch.from_numpy(rows))
     batch = Batch(batch.inputs, batch.labels, batch.targets, batch.ids, draws=Draws(rows), place=np.arange(30),
-                  fetch=lambda rows, seed: everything.taken(torch.from_numpy(rows)))  # fmt: skip
+                  fetch=lambda rows, seed, taught: everything.taken(torch.from_numpy(rows)))  # fmt: skip
     network = Told()
     plain(network, batch)
     seen = kept(view(network, batch))

@@ -45,20 +45,20 @@ class Source:
         made = self._made(draws.rows[place], augment)
         return replace(made, draws=draws, place=place, fetch=self._fetch, ask=self._ask if self.live_teacher else None)
 
-    def _fetch(self, rows: NDArray[np.int64], seed: int) -> Batch:
-        """Any other examples, as partners."""
-        return self._made(rows, torch.Generator().manual_seed(seed))
+    def _fetch(self, rows: NDArray[np.int64], seed: int, taught: bool) -> Batch:
+        """Any other examples, as partners; with the teacher's word if it is wanted."""
+        return self._made(rows, torch.Generator().manual_seed(seed), taught)
 
-    def _made(self, rows: NDArray[np.int64], augment: torch.Generator) -> Batch:
+    def _made(self, rows: NDArray[np.int64], augment: torch.Generator, taught: bool = True) -> Batch:
         ids = torch.from_numpy(rows)
         inputs = {name: value.to(self.device) for name, value in self.batches.batch(rows, augment).items()}
         said = {name: value.index_select(0, ids).to(self.device) for name, value in self.said.items()}
-        if self.live_teacher is not None and not self.said:
+        if taught and self.live_teacher is not None and not self.said:
             said = self._ask(inputs)
         labels = self.labels.index_select(0, ids).to(self.device)
         targets = labels if self.targets is self.labels else self.targets.index_select(0, ids).to(self.device)
-        taught = said.get("teacher_logits"), said.get("teacher_features")
-        return Batch(inputs, labels, targets, ids.to(self.device), *taught, Draws(rows), np.arange(len(rows)))
+        word = said.get("teacher_logits"), said.get("teacher_features")
+        return Batch(inputs, labels, targets, ids.to(self.device), *word, Draws(rows), np.arange(len(rows)))
 
     @torch.no_grad()
     def _ask(self, inputs: Tensors, mix: Mix | None = None) -> dict[str, Tensor]:

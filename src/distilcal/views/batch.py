@@ -47,7 +47,7 @@ class Batch:
     # What views that mix need beside: who else is in this step, and how to get at any example and at a live teacher.
     draws: Draws = None  # type: ignore[assignment]  # of the step; not given: the batch is all of it
     place: Rows = None  # type: ignore[assignment]  # (N,) where these examples stand in the step
-    fetch: Callable[[Rows, int], Batch] | None = None
+    fetch: Callable[[Rows, int, bool], Batch] | None = None  # rows, a seed for crops, whether the teacher is asked
     ask: Asked | None = None
     wanted: frozenset[str] = frozenset()  # what the losses of the view that is made now look at
     said: Output | None = field(default=None, repr=False)  # of the plain pass, once somebody needed it

@@ -19,8 +19,9 @@ from distilcal.errors import InputError
 from distilcal.models.stepwise import Mix, Output, Tensors, lerp
 from distilcal.recipe import ViewSettings
 from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, Rows, View
-from distilcal.views.pairs import PairRule, make_pairs
+from distilcal.views.pairs import PairRule, SalientPairs, make_pairs
 
+TEACHERS = frozenset({"teacher_logits", "teacher_features"})
 PARTS = 4  # into which partners of different lengths are sorted
 WORTHWHILE = 0.9  # of the padded tokens left, at most, for it to pay
 USUAL_ALPHA = {"mixup": 0.4, "manifold": 0.4, "cutmix": 1.0}  # of P000 to P002
@@ -52,11 +53,11 @@ class Mixing:
         s = self.settings
         if s.kind == "cutout":
             return self._cut_out(network, batch)
-        share = self._shares(batch)
+        share = self._shares(batch).to(batch.labels.device)
         rows, keep = self.pairs(network, batch, self.number)
         if bool((share == 1).all()):  # this step is not mixed: what the plain pass said
             return self._view(batch, batch, share, batch.plain(network), keep, _teacher_of(batch))
-        share = torch.where(torch.from_numpy(keep), share, torch.ones_like(share)).to(batch.labels.device)
+        share = torch.where(torch.from_numpy(keep).to(share.device), share, torch.ones_like(share))
         if s.kind == "manifold":
             layer = self._layer(batch)
             if layer is None:
@@ -110,7 +111,7 @@ class Mixing:
     def _at_features(self, network: Any, batch: Batch, rows: Rows, keep: Any, share: Tensor) -> View:
         """Mixed features; the head is linear, so the mixed logits are its answer to them."""
         own = batch.plain(network)
-        index = _positions(batch, rows)
+        index = self._places(batch, rows)
         if index is not None:
             other = batch.taken(index)
             theirs = Output(own.logits.index_select(0, index), own.features.index_select(0, index))
@@ -160,18 +161,27 @@ class Mixing:
         return inside.to(share.device), torch.where(share < 1, left_share, share)
 
     def _partners(self, batch: Batch, rows: Rows) -> Batch:
-        index = _positions(batch, rows)
+        index = self._places(batch, rows)
         return batch.taken(index) if index is not None else self._fetched(batch, rows)
+
+    def _places(self, batch: Batch, rows: Rows) -> Tensor | None:
+        """Where the partners stand in the batch, if it holds them all.
+
+        Of a part of a step only if its rule keeps to the part: processes must make as many passes as each other.
+        """
+        whole = len(batch.place) == len(batch.draws.rows)
+        return _positions(batch, rows) if whole or isinstance(self.pairs, SalientPairs) else None
 
     def _fetched(self, batch: Batch, rows: Rows) -> Batch:
         assert batch.fetch is not None
-        return batch.fetch(rows, int(batch.draws.rng(CROPS, self.number).integers(1 << 31)))
+        seed = int(batch.draws.rng(CROPS, self.number).integers(1 << 31))
+        return batch.fetch(rows, seed, bool(batch.wanted & TEACHERS))
 
     def _taught(
         self, batch: Batch, other: Batch, share: Tensor, inputs: Tensors | None, mix: Mix | None
     ) -> dict[str, Tensor | None]:
         """The teacher's word: on what the student sees, or on the two clean examples, mixed as they are."""
-        if not batch.wanted & {"teacher_logits", "teacher_features"}:
+        if not batch.wanted & TEACHERS:
             return {}
         if self.settings.teacher == "mixed":
             assert batch.ask is not None
