@@ -19,24 +19,20 @@ from test_page import CHROMIUM, Outline, in_browser
 
 from distilcal.cli import main
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
-from distilcal.report.maps import (
+from distilcal.report.map_page import (
     LABEL,
     MAP,
     MARKS,
     MOST_POINTS,
-    Examples,
     _aum_chart,
     _histograms,
     _levels,
     _picture,
-    make_map,
-    one_line,
     render_map,
-    show_map,
     write_map_page,
     write_map_svg,
-    write_map_table,
 )
+from distilcal.report.maps import Examples, make_map, one_line, show_map, write_map_table
 
 pytest.importorskip("jinja2")
 

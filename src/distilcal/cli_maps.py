@@ -43,7 +43,8 @@ def map_command(
         raise InputError("the page needs jinja2", remedy="pip install 'distilcal[report]'")
     from distilcal.disk import check_output
     from distilcal.dynamics import load_dynamics
-    from distilcal.report.maps import check_table_name, make_map, show_map, write_map_page, write_map_svg, write_map_table
+    from distilcal.report.map_page import write_map_page, write_map_svg
+    from distilcal.report.maps import check_table_name, make_map, show_map, write_map_table
 
     check_table_name(output)
     outputs = [output, html] if svg is None else [output, html, svg]

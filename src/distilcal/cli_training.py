@@ -240,8 +240,7 @@ def _show_plan(made: Any, folder: Path) -> None:
     for o in made.overlaps:
         click.echo(f"note: {o.rows:,} examples of {o.second} ({o.share:.1%}) stand in {o.first} too")
     for stage in made.stages:
-        terms = stage.settings.terms
-        what = ", ".join(f"{t.weight:g}·{t.loss}{'' if t.view == 'plain' else f' ({t.view})'}" for t in terms)
+        what = ", ".join(map(str, stage.settings.terms))
         if stage.settings.predictions:
             doing = f"known by its predictions ({', '.join(stage.settings.predictions)})"
         elif not what:

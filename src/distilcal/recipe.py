@@ -95,6 +95,9 @@ class TermSettings:
     view: str = "plain"
     settings: dict[str, Any] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"{self.weight:g}·{self.loss}{'' if self.view == 'plain' else f' ({self.view})'}"
+
 
 @dataclass(frozen=True)
 class ViewSettings:

@@ -1,12 +1,12 @@
-"""The data map of a model's training dynamics: in words, as a table, as a page and as a picture that stands by itself.
+"""The data map of a model's training dynamics: its numbers, in words, on the terminal and as a table.
 
-Here the numbers are turned into shapes in chart coordinates; ``map_charts.jinja`` draws them, ``map.html.jinja`` lays them out.
-Jinja escapes all text. The examples themselves come from the caller: a map knows ids only.
+``make_map`` makes it; ``map_page.py`` draws it. To say one thing more of a map, yield a sentence in ``reading`` or
+``next_steps``, which the terminal and the page both show; a column of the table is an entry in ``_table_columns``. The
+examples themselves come from the caller: a map knows ids only.
 """
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import math
@@ -25,21 +25,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from distilcal import __version__
 from distilcal.disk import write_aside
 from distilcal.dynamics import Dynamics, aum_halves, likely_mislabelled, regions
 from distilcal.errors import InputError
-from distilcal.report.page import MOST_CLASSES, Chart, _number, _percent, filled
+from distilcal.report.page import _number, _percent
 from distilcal.report.terminal import _Console
 
 Rows = NDArray[np.int64]
-MOST_POINTS = 4000  # of the picture: more would hide each other
-READ_FIRST = 20  # examples in each list of the page; twice as many pictures at most
 SHOWN = 8  # doubtful labels on the terminal
 CHUNK_ROWS = 20_000
-SIDE = 96  # pixels of a small picture
 TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # signs that turn the direction of writing
-TITLES = {"easy": "easy-to-learn", "ambiguous": "ambiguous", "hard": "hard-to-learn"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,20 +154,20 @@ def reading(m: DataMap) -> Iterator[str]:
         yield f"By region that is {_listed(parts)} examples."
     if len(m.doubtful):
         yield (
-            f"{_examples(len(m.doubtful))} ({len(m.doubtful) / len(m):.1%}) lost to another class on average (AUM below 0): "
+            f"{counted(len(m.doubtful))} ({len(m.doubtful) / len(m):.1%}) lost to another class on average (AUM below 0): "
             "mislabelled, or hard."
         )
     else:
         yield "No label lost to another class on average (AUM below 0)."
     hard = m.regions["hard"]
     if len(hard):
-        share, of_hard = _make_up(m, None), _make_up(m, hard)
+        share, of_hard = class_shares(m, None), class_shares(m, hard)
         most = int((of_hard - share).argmax())
         if of_hard[most] - share[most] >= 0.05:
             name = m.classes[most]
             yield f"The class {name} makes up {share[most]:.0%} of all examples and {of_hard[most]:.0%} of the hard ones."
     if m.left_out:
-        yield f"{_examples(m.left_out)} more were never recorded and are not in the map."
+        yield f"{counted(m.left_out)} more were never recorded and are not in the map."
 
 
 def next_steps(m: DataMap) -> Iterator[str]:
@@ -190,13 +185,14 @@ def next_steps(m: DataMap) -> Iterator[str]:
     yield "Choose what to train on, or to mix, by the columns easy, ambiguous and hard of the table."
 
 
-def _make_up(m: DataMap, rows: Rows | None) -> NDArray[np.float64]:
+def class_shares(m: DataMap, rows: Rows | None) -> NDArray[np.float64]:
     """Share of each class in some rows, or in all."""
     labels = m.dynamics.labels if rows is None else m.dynamics.labels[rows]
     return np.bincount(labels, minlength=len(m.dynamics.classes)) / max(len(labels), 1)
 
 
-def _examples(count: int) -> str:
+def counted(count: int) -> str:
+    """``1 example``, ``2,000 examples``."""
     return f"{count:,} example{'' if count == 1 else 's'}"
 
 
@@ -228,13 +224,13 @@ def show_map(m: DataMap, console: Console | None = None) -> None:
 
 
 def _region_table(m: DataMap) -> Table:
-    title = f"{m.name}: {_examples(len(m))} of {len(m.dynamics.classes)} classes, {m.epochs}"
+    title = f"{m.name}: {counted(len(m))} of {len(m.dynamics.classes)} classes, {m.epochs}"
     table = Table(title=Text(title), title_justify="left")
     table.add_column("region", no_wrap=True)
     for name in ("examples", "confidence", "variability", "AUM", "right", "AUM < 0"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("classes")
-    for row in _region_rows(m):
+    for row in region_rows(m):
         numbers = (f"{row['count']:,}", *(_number(row[key]) for key in ("confidence", "variability", "aum")))
         table.add_row(row["title"], *numbers, _percent(row["right"]), f"{row['doubtful']:,}", Text(row["classes"]))
     return table
@@ -256,12 +252,12 @@ def _doubtful_table(m: DataMap, rows: Rows) -> Table:
     return table
 
 
-def _region_rows(m: DataMap) -> list[dict[str, Any]]:
+def region_rows(m: DataMap) -> list[dict[str, Any]]:
     """All examples, then each region: size, medians, share of right epochs, doubtful labels, classes in short."""
     found = []
     for title, rows in (("all", np.arange(len(m))), *m.regions.items()):
         d = m.dynamics
-        share = _make_up(m, rows)
+        share = class_shares(m, rows)
         order = np.argsort(-share, kind="stable")[:3]
         short = ", ".join(f"{m.classes[k]} {share[k]:.0%}" for k in order if share[k])
         more = int((share > 0).sum()) - 3
@@ -269,7 +265,7 @@ def _region_rows(m: DataMap) -> list[dict[str, Any]]:
             {
                 "title": title,
                 "count": len(rows),
-                **{key: _median(getattr(d, key)[rows]) for key in ("confidence", "variability", "aum")},
+                **{key: median_of(getattr(d, key)[rows]) for key in ("confidence", "variability", "aum")},
                 "right": float(m.right[rows].mean()) if len(rows) else math.nan,
                 "doubtful": int((d.aum[rows] < 0).sum()),
                 "classes": short + (f", {more} more" if more > 0 else ""),
@@ -278,7 +274,8 @@ def _region_rows(m: DataMap) -> list[dict[str, Any]]:
     return found
 
 
-def _median(values: NDArray[Any]) -> float:
+def median_of(values: NDArray[Any]) -> float:
+    """Median, NaN of nothing."""
     return float(np.median(values)) if len(values) else math.nan
 
 
@@ -352,335 +349,3 @@ def _pyarrow() -> tuple[Any, Any]:
     except ImportError:
         raise InputError("parquet needs pyarrow", remedy="pip install 'distilcal[parquet]', or write a .csv") from None
     return pyarrow, pyarrow.parquet
-
-
-# ---- page and picture --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Mark:
-    """How a level of correctness is drawn: a path about its centre, filled or not, in light and in dark."""
-
-    shape: str
-    filled: bool
-    light: str
-    dark: str
-
-
-# From never right (orange) over grey to always right (blue): told apart by form, and by hue with any colour vision.
-MARKS = (
-    Mark("m-2.3-2.3l4.6 4.6m0-4.6l-4.6 4.6", False, "#b33a00", "#ff7a3d"),
-    Mark("m-2.9 0h5.8m-2.9-2.9v5.8", False, "#d2722a", "#f2a266"),
-    Mark("m0 3l-2.9-5.2h5.8z", True, "#b8934f", "#d9c08f"),
-    Mark("m0-3.3l2.6 3.3l-2.6 3.3l-2.6-3.3z", True, "#7d7a75", "#a9a8a5"),
-    Mark("m0-3l2.9 5.2h-5.8z", True, "#5f93b8", "#93bfe0"),
-    Mark("m-2.3-2.3h4.6v4.6h-4.6z", True, "#2f6bc4", "#62a0f0"),
-    Mark("m-2.5 0a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0z", True, "#173f8f", "#7f8cff"),
-)
-MAP = Chart(left=58.0, top=50.0, width=528.0, height=440.0)
-SMALL = Chart(left=52.0, top=26.0, width=236.0, height=96.0)
-AUM = Chart(left=58.0, top=40.0, width=528.0, height=180.0)
-ROOM = 0.02  # of the plot on every side, so that marks at 0 and 1 are whole
-WIDTHS = {0.01: 0.002, 0.02: 0.005, 0.05: 0.01, 0.1: 0.02, 0.2: 0.05, 0.3: 0.1, 0.4: 0.1, 0.5: 0.1}  # axis → step
-LABEL = (136.0, 24.0)  # room for the name of a region
-
-
-def write_map_page(m: DataMap, path: Path) -> None:
-    """One self-contained page, written aside and renamed."""
-    content = render_map(m).encode("utf-8", "replace")
-    with write_aside(path) as file:
-        file.write(content)
-
-
-def write_map_svg(m: DataMap, path: Path) -> None:
-    """The picture alone, with its histograms: light, without scripts or styles from elsewhere."""
-    picture = _picture(m, titles=False)
-    content = filled("map.svg.jinja", m=m, picture=picture, histograms=_histograms(m), marks=MARKS).encode("utf-8", "replace")
-    with write_aside(path) as file:
-        file.write(content)
-
-
-def render_map(m: DataMap) -> str:
-    """The page as text."""
-    classes = _class_rows(m)
-    return filled(
-        "map.html.jinja",
-        m=m,
-        d=m.dynamics,
-        reading=list(reading(m)),
-        next_steps=list(next_steps(m)),
-        picture=_picture(m, titles=True),
-        histograms=_histograms(m),
-        aum=_aum_chart(m),
-        marks=MARKS,
-        medians={key: _median(getattr(m.dynamics, key)) for key in ("confidence", "variability", "aum")},
-        region_rows=_region_rows(m),
-        classes=classes[:MOST_CLASSES],
-        more_classes=len(classes) - len(classes[:MOST_CLASSES]),
-        lists=[
-            {
-                "id": "doubtful",
-                "title": "Most doubtful labels",
-                "caption": f"Lowest AUM first; {_examples(len(m.doubtful))} in all {'is' if len(m.doubtful) == 1 else 'are'} "
-                "below 0. Candidates to read, not errors: hard examples stand here too.",
-                "rows": [_read_row(m, row) for row in m.by_aum[:READ_FIRST].tolist()],
-            },
-            {
-                "id": "ambiguous",
-                "title": "Most ambiguous",
-                "caption": "Highest variability first: the model changed its mind about these.",
-                "rows": [_read_row(m, row) for row in m.regions["ambiguous"][:READ_FIRST].tolist()],
-            },
-        ],
-        version=__version__,
-    )
-
-
-def _picture(m: DataMap, *, titles: bool, seed: int = 0) -> dict[str, Any]:
-    """The map itself: a point per example at (variability, confidence), its mark by correctness."""
-    d = m.dynamics
-    rows = np.random.default_rng(seed).permutation(len(m))[:MOST_POINTS]  # shuffled, so that no level lies on top
-    top = next((w for w in WIDTHS if d.variability.max() <= w + 1e-9), 0.5)
-    names, level, rounded = _levels(m)
-    place = [(_across(v / top), _up(c)) for v, c in zip(d.variability[rows].tolist(), d.confidence[rows].tolist(), strict=True)]
-    points = [
-        {"x": x, "y": y, "level": int(level[row]), "title": _point_title(m, row) if titles else ""}
-        for (x, y), row in zip(place, rows.tolist(), strict=True)
-    ]
-    steps = np.arange(0, top + 1e-9, WIDTHS[top])
-    return {
-        "chart": MAP,
-        "points": points,
-        "shown": len(points),
-        "seed": seed,
-        "x_ticks": [{"x": _across(float(s / top)), "label": f"{s:g}"} for s in steps.round(4)],
-        "y_ticks": [{"y": _up(s / 5), "label": f"{s / 5:g}"} for s in range(6)],
-        "legend": [{"x": 176 + 60 * i, "level": used, "label": label} for i, (label, used) in enumerate(names)],
-        "labels": _region_labels(m, np.array(place), top),
-        "bounds": _bounds(m, top),
-        "limit": _limit(top),
-        "rounded": rounded,
-    }
-
-
-def _across(share: float) -> float:
-    return MAP.x(ROOM + (1 - 2 * ROOM) * share)
-
-
-def _up(share: float) -> float:
-    return MAP.y(ROOM + (1 - 2 * ROOM) * share)
-
-
-def _levels(m: DataMap) -> tuple[list[tuple[str, int]], Rows, bool]:
-    """Levels of correctness with their marks, the mark of each example, and whether correctness was rounded.
-
-    Where all examples have the same few epochs there is a level for each count, as in the paper's figures. Elsewhere
-    correctness is told to the nearest 0.2, and 0 and 1 stand for never and always.
-    """
-    epochs = m.dynamics.epochs
-    few = int(epochs.max()) if epochs.min() == epochs.max() and epochs.max() < len(MARKS) else 0
-    steps = few or 5
-    step = np.floor(m.right * steps + 0.5).astype(np.int64)
-    if not few:
-        step = np.where(m.right <= 0, 0, np.where(m.right >= 1, steps, step.clip(1, steps - 1)))
-    used = np.round(np.arange(steps + 1) * (len(MARKS) - 1) / steps).astype(np.int64)
-    names = [(f"{round(i / steps, 2 if few else 1):g}", int(used[i])) for i in range(steps + 1)]
-    return names, used[step], not few
-
-
-def _point_title(m: DataMap, row: int) -> str:
-    d = m.dynamics
-    text = m.text(row, 100)
-    return (
-        f"{one_line(str(d.ids[row]), 60)}: {m.label(row)}, right in {d.correctness[row]} of {d.epochs[row]}, "
-        f"confidence {d.confidence[row]:.3f}, variability {d.variability[row]:.3f}, AUM {d.aum[row]:.2f}"
-        + (f" – {text}" if text else "")
-    )
-
-
-def _bounds(m: DataMap, top: float) -> list[dict[str, float]]:
-    """Lines where the regions begin. Disjoint ones leave to the ambiguous what is right of their line."""
-    d, lines = m.dynamics, []
-    easy, ambiguous, hard = (m.regions[name] for name in TITLES)
-    end = _across(1.0)
-    if len(ambiguous):
-        x = _across(float(d.variability[ambiguous[-1]]) / top)
-        lines.append({"x1": x, "x2": x, "y1": _up(0.0), "y2": _up(1.0)})
-        end = x if m.disjoint else end
-    for rows in (easy, hard):
-        if len(rows):
-            y = _up(float(d.confidence[rows[-1]]))
-            lines.append({"x1": _across(0.0), "x2": end, "y1": y, "y2": y})
-    return lines
-
-
-def _limit(top: float) -> list[str]:
-    """σ ≤ √(μ(1 − μ)): no example can lie further right, whatever the model says. Two branches where the axis ends before."""
-    mean = np.linspace(0, 1, 201)
-    spread = np.sqrt(mean * (1 - mean))
-    inside = spread <= top + 1e-9
-    branches = [inside & (mean <= 0.5), inside & (mean >= 0.5)]
-    return [
-        " ".join(f"{_across(float(s / top))},{_up(float(c))}" for s, c in zip(spread[b], mean[b], strict=True))
-        for b in branches
-    ]
-
-
-def _region_labels(m: DataMap, points: NDArray[np.float64], top: float) -> list[dict[str, Any]]:
-    """The names of the regions, each near the middle of its own where it hides few points and no other name."""
-    width, height = LABEL
-    x, y = np.meshgrid(np.arange(MAP.left + 6, MAP.x(1) - width - 6, 8.0), np.arange(MAP.top + 6, MAP.y(0) - height - 6, 8.0))
-    x, y = x.ravel(), y.ravel()  # upper left corners that a name could have
-    across = (points[:, 0] >= x[:, None]) & (points[:, 0] <= x[:, None] + width)
-    hidden = (across & (points[:, 1] >= y[:, None]) & (points[:, 1] <= y[:, None] + height)).mean(axis=1)
-    free = np.ones(len(x), dtype=bool)
-    placed = []
-    for name, title in TITLES.items():
-        rows = m.regions[name]
-        if not len(rows):
-            continue
-        d = m.dynamics
-        centre = _across(_median(d.variability[rows]) / top), _up(_median(d.confidence[rows]))
-        away = np.hypot(x + width / 2 - centre[0], y + height / 2 - centre[1])
-        best = int(np.where(free, 2500 * hidden + away, np.inf).argmin())
-        placed.append({"x": round(x[best] + width / 2, 1), "y": round(y[best] + height - 7, 1), "title": title})
-        free &= (np.abs(x - x[best]) > width) | (np.abs(y - y[best]) > height + 6)
-    return placed
-
-
-def _histograms(m: DataMap) -> list[dict[str, Any]]:
-    """How many examples have which confidence, variability and correctness: all of them, not only those drawn."""
-    d = m.dynamics
-    top = next((w for w in WIDTHS if d.variability.max() <= w + 1e-9), 0.5)
-    made = [
-        _histogram("confidence", d.confidence, 0.0, 1.0, 25, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        _histogram("variability", d.variability, 0.0, top, 25, np.arange(0, top + 1e-9, WIDTHS[top]).round(4).tolist()),
-    ]
-    names, level, _ = _levels(m)
-    count = np.array([(level == used).sum() for _, used in names])
-    most, each = max(int(count.max()), 1), 1 / len(names)
-    bars = [
-        _bar(SMALL, (i + 0.15) * each, (i + 0.85) * each, c / most, f"correctness {name}: {_examples(c)}", used)
-        for i, ((name, used), c) in enumerate(zip(names, count.tolist(), strict=True))
-    ]
-    ticks = [{"x": SMALL.x((i + 0.5) * each), "label": name} for i, (name, _) in enumerate(names)]
-    return [*made, {"chart": SMALL, "title": "correctness", "bars": bars, "ticks": ticks, "most": most}]
-
-
-def _histogram(title: str, values: NDArray[Any], low: float, high: float, bins: int, ticks: list[float]) -> dict[str, Any]:
-    count, edges = np.histogram(np.clip(values, low, high), bins=bins, range=(low, high))
-    most = max(int(count.max()), 1)
-    place = (edges - low) / (high - low)
-    return {
-        "chart": SMALL,
-        "title": title,
-        "bars": [
-            _bar(SMALL, a, b, c / most, f"{title} {x:.3g} to {y:.3g}: {_examples(c)}")
-            for a, b, x, y, c in zip(place, place[1:], edges, edges[1:], count.tolist(), strict=False)
-        ],
-        "ticks": [{"x": SMALL.x((t - low) / (high - low)), "label": f"{t:g}"} for t in ticks],
-        "most": most,
-    }
-
-
-def _bar(chart: Chart, left: float, right: float, share: float, title: str, level: int | None = None) -> dict[str, Any]:
-    x, y = chart.x(left), chart.y(share)
-    return {
-        "x": round(x + 0.4, 2),
-        "width": round(chart.x(right) - x - 0.8, 2),
-        "y": y,
-        "height": round(chart.y(0) - y, 2),
-        "title": title,
-        "level": level,
-    }
-
-
-def _aum_chart(m: DataMap) -> dict[str, Any]:
-    """AUM in about fifty bins with an edge at 0, and its median."""
-    aum = np.asarray(m.dynamics.aum, dtype=np.float64)
-    low, high = min(float(aum.min()), 0.0), max(float(aum.max()), 0.0)
-    width = max(high - low, 1e-6) / 50
-    first, last = math.floor(low / width + 1e-9), math.ceil(high / width - 1e-9)
-    last = max(last, first + 1)
-    low, high = first * width, last * width
-    count, edges = np.histogram(aum.clip(low, high), bins=last - first, range=(low, high))
-    most = max(int(count.max()), 1)
-    median = float(np.median(aum))
-
-    def share(value: float) -> float:
-        return (value - low) / (high - low)
-
-    step = _round_step((high - low) / 7)
-    ticks = np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step
-    return {
-        "chart": AUM,
-        "bars": [
-            {**_bar(AUM, share(a), share(b), c / most, f"AUM {a:.2f} to {b:.2f}: {_examples(c)}"), "below": (a + b) / 2 < 0}
-            for a, b, c in zip(edges, edges[1:], count.tolist(), strict=False)
-        ],
-        "ticks": [{"x": AUM.x(share(float(t))), "label": f"{t:.6g}"} for t in ticks],
-        "most": most,
-        "zero": AUM.x(share(0.0)),
-        "median": AUM.x(share(median)),
-        "median_label": f"median {median:.2f}",
-        # On which side of their lines the words stand: away from each other, and inside the chart.
-        "median_left": share(median) > 0.75 or (median < 0 and share(median) > 0.25),
-        "zero_left": median > 0 and share(0.0) > 0.05,
-    }
-
-
-def _round_step(value: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below a value."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(k * power for k in (1, 2, 5, 10) if k * power >= value * (1 - 1e-9))
-
-
-def _class_rows(m: DataMap) -> list[dict[str, Any]]:
-    """Each class: its share of all examples and of every region, most over-represented among the hard first."""
-    d = m.dynamics
-    count = np.bincount(d.labels, minlength=len(d.classes))
-    right = np.bincount(d.labels, weights=m.right, minlength=len(d.classes)) / np.maximum(count, 1)
-    below = np.bincount(d.labels[m.doubtful], minlength=len(d.classes))
-    share = {"all": _make_up(m, None), **{name: _make_up(m, rows) for name, rows in m.regions.items()}}
-    rows = [
-        {
-            "name": name,
-            "count": int(count[k]),
-            "shares": [float(values[k]) for values in share.values()],
-            "right": float(right[k]) if count[k] else math.nan,
-            "doubtful": int(below[k]),
-        }
-        for k, name in enumerate(m.classes)
-    ]
-    return sorted(rows, key=lambda row: row["shares"][0] - row["shares"][-1])
-
-
-def _read_row(m: DataMap, row: int) -> dict[str, Any]:
-    d = m.dynamics
-    return {
-        "id": one_line(str(d.ids[row]), 60),
-        "text": m.text(row, 400),
-        "picture": _small_picture(m, row),
-        "label": m.label(row),
-        "says": m.classes[int(m.predicted[row])],
-        "agrees": int(m.predicted[row]) == int(d.labels[row]),
-        "confidence": float(d.confidence[row]),
-        "variability": float(d.variability[row]),
-        "right": f"{d.correctness[row]} of {d.epochs[row]}",
-        "aum": float(d.aum[row]),
-    }
-
-
-def _small_picture(m: DataMap, row: int) -> str:
-    """An image as a PNG inside its address; empty where there is none, or no Pillow."""
-    if m.examples is None or m.examples.picture is None:
-        return ""
-    try:
-        from PIL import Image
-    except ImportError:
-        return ""
-    picture = Image.fromarray(m.examples.picture(row))
-    picture.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

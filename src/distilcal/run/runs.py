@@ -157,7 +157,7 @@ def _results(stage: Stage, recipe: Recipe, splits: Splits, folder: Path) -> dict
     facts: dict[str, Any] = {
         "key": stage.key,
         "teacher": stage.settings.teacher,
-        "terms": [t.loss for t in stage.settings.terms],
+        "terms": [str(t) for t in stage.settings.terms],
         "epochs": len(history),
         "seconds": sum(h["seconds"] for h in history),
         "parameters": None,
