@@ -302,6 +302,21 @@ def test_a_map_of_anybody_s_loop_serves(place, tmp_path):
     assert f"teacher: in the store: 1·cross_entropy, 1·cross_entropy (mixed) [{first}]" in done.output
 
 
+def test_a_large_record_is_kept_in_files_and_is_the_same(place, tmp_path, monkeypatch):
+    tables = []
+    for name, limit in (("memory", 1 << 28), ("files", 0)):
+        monkeypatch.setattr("distilcal.run.mixing.IN_MEMORY", limit)
+        (tmp_path / "r.toml").write_text(BASE.format(train=str(place / "train.csv"), encoder=str(place / "encoder")))
+        recipe = read_recipe(tmp_path / "r.toml", ["stages.map.record_features=true"])
+        recipe = replace(recipe, stages={"map": recipe.stages["map"]})
+        run_recipe(recipe, tmp_path / name, tmp_path / f"{name}-store")
+        tables.append(load_dynamics(tmp_path / name / "map" / "dynamics"))
+        assert not list((tmp_path / f"{name}-store" / "work").iterdir())
+    assert isinstance(tables[1].feature_saliency, np.memmap)  # and read from files
+    for column in ("confidence", "variability", "aum", "logits", "feature_saliency", "ids"):
+        np.testing.assert_array_equal(getattr(tables[0], column), getattr(tables[1], column))
+
+
 # ---- refused -----------------------------------------------------------------------------------------------------------
 
 BASE = """

@@ -131,7 +131,7 @@ class StageSettings:
     train: TrainSettings = TrainSettings()
     views: dict[str, ViewSettings] = field(default_factory=dict)  # by name, for the terms
     record: bool = False  # keep what the model says about each training example over the epochs: its map
-    record_features: bool = False  # also the saliency of the features, for pairs by it
+    record_features: bool = False  # with record: also the saliency of the features, for pairs by it
     map: str = ""  # the stage, or a folder, whose map regions and AUM halves are taken from
     teacher: str = ""  # the stage whose outputs teacher_logits and teacher_features are
     scale_teacher: bool = False  # divide the teacher's logits by the temperature that suits dev
@@ -291,10 +291,8 @@ def _check_views(name: str, stage: StageSettings, stages: Mapping[str, StageSett
             f"stages.{name} asks for the map of {stage.map!r}, which records none",
             remedy=f"add record = true to stages.{stage.map}",
         )
-    if (stage.record or stage.record_features) and not any(t.view == "plain" for t in stage.terms):
+    if stage.record and not any(t.view == "plain" for t in stage.terms):
         raise InputError(f"stages.{name} has no term on the plain view to record", remedy="add one, or leave out record")
-    if stage.record_features and not stage.record:
-        raise InputError(f"stages.{name} has record_features without record", remedy="add record = true")
     used = [t.view for t in stage.terms]
     for key, view in stage.views.items():
         path = f"stages.{name}.views.{key}"
