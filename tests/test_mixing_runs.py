@@ -18,7 +18,7 @@ from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions, sal
 from distilcal.engine.source import Source
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.stepwise import Mix
-from distilcal.recipe import read_recipe
+from distilcal.recipe import only_stages, read_recipe
 from distilcal.run import run_recipe
 from distilcal.views import Mixing
 
@@ -315,6 +315,16 @@ def test_a_large_record_is_kept_in_files_and_is_the_same(place, tmp_path, monkey
     assert isinstance(tables[1].feature_saliency, np.memmap)  # and read from files
     for column in ("confidence", "variability", "aum", "logits", "feature_saliency", "ids"):
         np.testing.assert_array_equal(getattr(tables[0], column), getattr(tables[1], column))
+
+
+def test_some_stages_and_those_they_need():
+    path = files("distilcal").joinpath("recipes", "informed_mixup.toml")
+    recipe = read_recipe(path)
+    assert list(only_stages(recipe, ["student"]).stages) == ["map", "teacher", "student"]
+    assert list(only_stages(recipe, ["mixup", "map"]).stages) == ["map", "mixup"]
+    done = CliRunner().invoke(main, ["run", str(path), "--only", "studnt"])
+    assert done.exit_code == 2
+    assert "there is no stage 'studnt'; did you mean student" in done.stderr
 
 
 # ---- refused -----------------------------------------------------------------------------------------------------------

@@ -32,18 +32,22 @@ dry_option = click.option("--dry-run", is_flag=True, help="Say what would be don
 @click.command("run")
 @click.argument("recipe", type=FOLDER)
 @click.option("--out", type=FOLDER, help="Folder of the run.  [default: runs/NAME]")
+@click.option("--only", default="", metavar="A,B", help="Only these stages and those they need.")
 @store_option
 @set_option
 @dry_option
-def run_command(recipe: Path, out: Path | None, store: Path, changes: tuple[str, ...], dry_run: bool) -> None:
+def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes: tuple[str, ...], dry_run: bool) -> None:
     """Carry out a recipe: train what is not in the store, measure every model, write a report.
 
     RECIPE is a TOML file; 'distilcal example' makes one. Killed runs go on where they stopped when started again.
     """
     _wait_quietly()
-    from distilcal.recipe import read_recipe
+    from distilcal.recipe import only_stages, read_recipe
 
-    _carry_out(read_recipe(recipe, changes), out, store, dry_run)
+    found = read_recipe(recipe, changes)
+    if only:
+        found = only_stages(found, [name.strip() for name in only.split(",")])
+    _carry_out(found, out, store, dry_run)
 
 
 @click.command("distill")

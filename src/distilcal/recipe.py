@@ -9,7 +9,7 @@ import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -239,6 +239,18 @@ def ordered_stages(recipe: Recipe) -> list[str]:
     for name in recipe.stages:
         visit(name, ())
     return done
+
+
+def only_stages(recipe: Recipe, names: Sequence[str]) -> Recipe:
+    """The recipe with these stages and those they depend on."""
+    unknown = [name for name in names if name not in recipe.stages]
+    if unknown:
+        near = get_close_matches(unknown[0], recipe.stages, n=3, cutoff=0.4) or list(recipe.stages)
+        raise InputError(f"there is no stage {unknown[0]!r}", remedy=f"did you mean {', '.join(near)}?")
+    wanted = list(names)
+    for name in wanted:  # grows while it is gone through
+        wanted += [other for other in dependencies(recipe.stages[name]) if other not in wanted]
+    return replace(recipe, stages={name: stage for name, stage in recipe.stages.items() if name in wanted})
 
 
 def dependencies(stage: StageSettings) -> list[str]:
