@@ -16,10 +16,11 @@ from distilcal.cli import main
 from distilcal.data import read_dataset
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions, saliency
 from distilcal.engine.source import Source
+from distilcal.models import load_classifier, stepwise
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.stepwise import Mix
 from distilcal.recipe import only_stages, read_recipe
-from distilcal.run import run_recipe
+from distilcal.run import plan, run_recipe
 from distilcal.views import Mixing
 
 NAMES = ["down", "mixed", "up"]
@@ -325,6 +326,65 @@ def test_some_stages_and_those_they_need():
     done = CliRunner().invoke(main, ["run", str(path), "--only", "studnt"])
     assert done.exit_code == 2
     assert "there is no stage 'studnt'; did you mean student" in done.stderr
+
+
+def test_a_stage_is_named_by_its_map_and_its_views(place, tmp_path):
+    (tmp_path / "r.toml").write_text(BASE.format(train=str(place / "train.csv"), encoder=str(place / "encoder")))
+    data = read_dataset(place / "train.csv")
+    for seed in (1, 2):
+        recorder = Recorder(data.ids, data.labels, data.classes)
+        recorder.record(np.arange(len(data)), np.random.default_rng(seed).normal(size=(len(data), 3)))
+        recorder.dynamics().save(tmp_path / f"map{seed}")
+    keys = {}
+    for change in (
+        "stages.student.calibrate='none'",  # after training
+        "stages.map.train.epochs=2",
+        f"stages.student.map={str(tmp_path / 'map1')!r}",
+        f"stages.student.map={str(tmp_path / 'map2')!r}",
+        "stages.student.views.mixed.alpha=0.3",
+        "stages.student.views.mixed.candidates='batch'",
+    ):
+        made = plan(read_recipe(tmp_path / "r.toml", [change]), tmp_path / "store")
+        keys[change] = made.stages[-1].key
+    assert len(set(keys.values())) == 6
+    plain = plan(read_recipe(tmp_path / "r.toml"), tmp_path / "store").stages[-1].key
+    assert [change for change, key in keys.items() if key == plain] == ["stages.student.calibrate='none'"]
+
+
+def test_a_live_teacher_is_asked_about_mixes_at_the_temperature_that_suits_dev(place, tmp_path, monkeypatch):
+    """``teacher = "mixed"``: the cached word for plain images, a live one for mixed ones, both divided alike."""
+    seen = Seen(monkeypatch)
+    teacher = f"{{name = 'resnet8', weights = {str(place / 'teacher.safetensors')!r}, labels = {NAMES!r}}}"
+    (tmp_path / "r.toml").write_text(f"""
+[data]
+train = {str(place / "images.npz")!r}
+[stages.teacher]
+model = {teacher}
+[stages.student]
+model = {{ name = "resnet8", augment = false }}
+train = {{ epochs = 1, optimizer = "sgd", lr = 0.01 }}
+teacher = "teacher"
+scale_teacher = true
+views = {{ mixed = {{ kind = "mixup", teacher = "mixed" }} }}
+terms = [{{ loss = "kd" }}, {{ loss = "kd", view = "mixed" }}]
+""")
+    temperature = []
+    fold = stepwise.fold_temperature
+    monkeypatch.setattr(stepwise, "fold_temperature", lambda n, t: (temperature.append(t), fold(n, t)))
+    run_recipe(read_recipe(tmp_path / "r.toml"), tmp_path / "run", tmp_path / "store")
+    (divided,) = temperature
+    assert divided != 1.0
+    network = load_classifier(tmp_path / "run" / "teacher" / "model").network
+    assert len(seen.asked) == len(seen.calls) > 0
+    for call, (inputs, mix) in zip(seen.calls, seen.asked, strict=True):
+        assert mix is None
+        share = call["share"].view(-1, 1, 1, 1)
+        expected = share * call["batch"].inputs["pixels"] + (1 - share) * call["other"].inputs["pixels"]
+        torch.testing.assert_close(inputs["pixels"], expected)
+        with torch.no_grad():
+            said, plainly = network({"pixels": expected}).logits, network({"pixels": call["batch"].inputs["pixels"]}).logits
+        torch.testing.assert_close(call["made"].teacher_logits, said / divided, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(call["batch"].teacher_logits, plainly / divided, atol=1e-4, rtol=1e-3)
 
 
 # ---- refused -----------------------------------------------------------------------------------------------------------

@@ -118,3 +118,31 @@ def test_every_example_is_a_recipe_whose_losses_exist(name, tmp_path):
         for term in stage.terms:
             if term.loss != "crd":
                 make_term(term.loss, term.weight, term.view, term.settings, known)
+
+
+def test_a_stage_is_like_another_but_for_what_it_says(tmp_path):
+    (tmp_path / "r.toml").write_text("""
+[data]
+train = "train.csv"
+[stages.a]
+model = { name = "bert", head = "new", max_length = 32 }
+train = { epochs = 7, lr = 1e-3 }
+terms = [{ loss = "cross_entropy", smoothing = 0.1 }]
+[stages.b]
+like = "a"
+model = { layers = [0] }
+train = { lr = 1e-4 }
+[stages.c]
+like = "b"
+terms = [{ loss = "brier" }]
+""")
+    made = read_recipe(tmp_path / "r.toml", ["stages.a.train.epochs=2", "stages.b.train.batch=8"])
+    a, b, c = (made.stages[name] for name in "abc")
+    assert (b.model.name, b.model.max_length, b.model.layers) == ("bert", 32, (0,))
+    assert (b.train.epochs, b.train.lr, b.train.batch) == (2, 1e-4, 8)
+    assert b.terms == a.terms
+    assert c.train == b.train
+    assert [t.loss for t in c.terms] == ["brier"]
+    assert "like" not in to_toml(made)
+    with pytest.raises(InputError, match=r"like = '.' is not another stage"):
+        read_recipe(tmp_path / "r.toml", ["stages.a.like='c'"])

@@ -677,3 +677,137 @@ def test_partners_of_all_lengths_say_the_same_in_parts(folders, kind):
     torch.testing.assert_close(found.features, expected.features, rtol=1e-4, atol=1e-5)
     assert len(widths) == 4
     assert sum(3 * w for w in widths) < inputs["input_ids"].numel()  # less padding
+
+
+# ---- what a small change to the code would break -----------------------------------------------------------------------
+
+
+def test_embeddings_beyond_a_text_s_end_are_the_other_s_alone(folders):
+    network, tokens = text_network(folders, "bert")
+    with torch.no_grad():
+        network.model.get_input_embeddings().weight[0] = 5.0  # a [PAD] that would be seen
+    order = np.argsort(tokens.lengths)
+    short, long = (tokens.batch(order[[i]]) for i in (0, -1))
+    end = int(short["attention_mask"].sum())
+    for first, second, share in ((short, long, 0.3), (long, short, 0.7)):
+        with torch.no_grad():
+            embedded, inputs = network.blended(first, Mix(torch.tensor([share]), other=second))
+            there = network.embed(long)
+        torch.testing.assert_close(embedded[:, end:], 0.7 * there[:, end:])
+        assert torch.equal(inputs["attention_mask"], long["attention_mask"])
+
+
+def test_a_token_is_of_the_kind_of_the_heavier_text_or_of_the_only_one():
+    from distilcal.models.text import TextNetwork
+
+    network = TextNetwork.__new__(TextNetwork)
+    torch.nn.Module.__init__(network)
+    network.embed = lambda inputs: inputs["input_ids"][..., None].float()
+    own = {"input_ids": torch.ones(2, 3).long(), "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 0]]),
+           "token_type_ids": torch.tensor([[0, 1, 0], [0, 1, 0]])}  # fmt: skip
+    other = {"input_ids": torch.ones(2, 4).long(), "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
+             "token_type_ids": torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0]])}  # fmt: skip
+    _, inputs = network.blended(own, Mix(torch.tensor([0.6, 0.4]), other=other))
+    assert inputs["token_type_ids"].tolist() == [[0, 1, 1, 1], [1, 0, 1, 0]]
+    assert inputs["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+
+
+def test_endings_are_mixed_with_the_same_ending_of_the_partner(folders):
+    from distilcal.data import Dataset, choices
+    from distilcal.models.classifier import make_classifier
+    from distilcal.recipe import ModelSettings
+
+    texts, _ = tiny.sentences(30, 0)
+    data = Dataset(
+        choices(texts[:4], [texts[4 + 3 * i : 7 + 3 * i] for i in range(4)]), np.array([0, 1, 2, 0]), ("0", "1", "2")
+    )
+    network = (made := make_classifier(ModelSettings(name=str(folders["bert"]), head="new"), data)).network
+    inputs = made.feed.read(data).batch(np.arange(4))
+    read = []
+    handle = network.layers[2].register_forward_pre_hook(
+        lambda m, args, kwargs: read.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+    partner = torch.tensor([2, 3, 1, 0])
+    with torch.no_grad():
+        network(inputs)
+        network(inputs, mix=Mix(torch.tensor([0.1, 0.2, 0.3, 0.4]), 2, partner=partner))
+    handle.remove()
+    before, after = (states.view(4, 3, *states.shape[1:]) for states in read)
+    share = torch.tensor([0.1, 0.2, 0.3, 0.4]).view(-1, 1, 1, 1)
+    torch.testing.assert_close(after, share * before + (1 - share) * before[partner], rtol=1e-4, atol=1e-5)
+
+
+def test_votes_are_mixed_where_the_data_have_them():
+    votes = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4], [0.0, 1.0, 0.0]])
+    batch = Batch({"vectors": torch.randn(4, 3)}, votes.argmax(dim=1), votes, torch.arange(4))
+    batch.draws = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
+    for settings in (ViewSettings(), ViewSettings(kind="manifold")):
+        view = make_view(settings, 3)(Told(), batch)
+        torch.testing.assert_close(view.targets, 0.3 * votes + 0.7 * votes[[1, 0, 3, 2]])
+
+
+def test_a_part_fetches_its_partners_even_if_it_holds_them():
+    """Otherwise one of two processes might make a pass that the other does not make, and both would wait for ever."""
+    fetched = []
+    everything = batch_of(torch.randn(8, 3), [0, 1, 2, 0, 1, 2, 0, 1])
+
+    def fetch(rows, seed, taught):
+        fetched.append((rows.tolist(), seed))
+        return everything.taken(torch.from_numpy(rows))
+
+    seeds = set()
+    for step in range(3):
+        draws = Fixed(np.arange(8), 0.3, [1, 0, 3, 2, 5, 4, 7, 6])  # partners stand in the same half
+        object.__setattr__(draws, "seed", (0, 0, step))
+        part = everything.taken(torch.arange(4))
+        part = Batch(part.inputs, part.labels, part.labels, part.ids, draws=draws, place=np.arange(4), fetch=fetch)
+        for kind in ("mixup", "manifold"):
+            network = Told()
+            make_view(ViewSettings(kind=kind), 3)(network, part)
+            part.said = None
+    assert [rows for rows, _ in fetched] == [[1, 0, 3, 2]] * 6
+    real = batch_of(torch.zeros(2, 1), [0, 0], fetch=lambda rows, seed, taught: seeds.add(seed))
+    view = make_view(ViewSettings(), 2)
+    for step in range(5):
+        real.draws = Draws(np.arange(2), (0, 0, step))
+        view._fetched(real, np.array([0]))
+    assert len(seeds) == 5  # partners are cropped anew in every step
+
+
+@pytest.mark.parametrize("layers", [(), (1,), (2,), (0,)])
+def test_targets_are_mixed_wherever_examples_are(layers):
+    torch.manual_seed(0)
+    network = VectorNetwork(4, 3, hidden=(5, 6)).eval()
+    batch = batch_of(
+        torch.randn(6, 4), [0, 1, 2, 0, 1, 2], teacher_features=torch.randn(6, 2), teacher_logits=torch.randn(6, 3)
+    )
+    batch.wanted = frozenset({"teacher_features"})
+    batch.draws = Fixed(np.arange(6), 0.3, [5, 4, 3, 2, 1, 0])
+    view = make_view(ViewSettings(kind="manifold", layers=layers), 3)(network, batch)
+    one_hot = torch.eye(3)[batch.labels]
+    torch.testing.assert_close(view.targets, 0.3 * one_hot + 0.7 * one_hot.flip(0))
+    assert view.labels.tolist() == batch.labels.flip(0).tolist()  # of the heavier one
+    torch.testing.assert_close(view.teacher_features, 0.3 * batch.teacher_features + 0.7 * batch.teacher_features.flip(0))
+
+
+def test_boxes_are_drawn_for_each_image_where_they_should_be():
+    pixels = torch.arange(16.0).view(16, 1, 1, 1).expand(16, 3, 32, 32).clone()
+    batch = batch_of(pixels, [0] * 16, "pixels", draws=Draws(np.arange(16), (0, 0, 3)))
+    network = Told()
+    make_view(ViewSettings(kind="cutout", length=8), 2)(network, batch)
+    holes = (network.shown[-1][0]["pixels"] == 0)[1:, 0].flatten(1)  # image 0 is all 0
+    assert len({tuple(h.nonzero().squeeze(1).tolist()) for h in holes}) > 10
+    for shares, distinct in (("batch", 1), ("sample", 8)):
+        network = Told()
+        settings = ViewSettings(kind="cutmix", shares=shares, alpha=8.0)
+        view = make_view(settings, 16)(
+            network, batch_of(pixels, list(range(16)), "pixels", draws=Draws(np.arange(16), (0, 0, 3)))
+        )
+        shown = network.shown[-1][0]["pixels"][:, 0]
+        pasted = shown != pixels[:, 0]
+        boxes_seen = {tuple(p.flatten().nonzero().squeeze(1).tolist()) for p in pasted if p.any()}
+        assert len(boxes_seen) == 1 if distinct == 1 else len(boxes_seen) >= distinct
+        area = pasted.flatten(1).float().mean(dim=1)
+        own = view.targets[torch.arange(16), torch.arange(16)]
+        moved = pasted.flatten(1).any(dim=1)
+        torch.testing.assert_close(own[moved], 1 - area[moved])
