@@ -6,12 +6,13 @@ import os
 import numpy as np
 import pytest
 import torch
-from test_engine import DEV, TRAIN, Interrupted, student, teacher, weights
+from test_engine import DEV, TRAIN, Interrupted, student, teacher, vectors, weights
 from test_processes import launch
 
 from distilcal.dynamics import Recorder
 from distilcal.engine import fit
 from distilcal.engine.schedule import epoch_batches
+from distilcal.errors import InputError
 from distilcal.recipe import TrainSettings, ViewSettings
 from distilcal.views import VIEWS, make_term, make_view, plain
 
@@ -33,6 +34,29 @@ def a_map(data=TRAIN):
     kept = recorder(data, width=7)
     trained([make_term("cross_entropy")], data=data, recorder=kept)
     return kept.dynamics()
+
+
+def test_means_are_over_the_examples_that_were_mixed():
+    """A view of few rows: its mean loss is theirs, not diluted by batches in which nobody was mixed."""
+    view = make_view(ViewSettings(kind="manifold", pairs="regions", fraction=0.03), 3, a_map())
+    terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
+    made = student()
+    how = TrainSettings(epochs=1, batch=6, lr=1e-9, optimizer="sgd", choose="last")
+    losses = fit(made, TRAIN, DEV, terms, how, views={**VIEWS, "mixed": view}).history[0]["losses"]
+    assert losses["cross_entropy(mixed)"] > 0.5  # nothing was learned: about log 3, as the plain one
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda: {"terms": [make_term("cross_entropy", view="other")]}, "no term on the plain view"),
+        (lambda: {"recorder": Recorder([f"x{i}" for i in range(90)], TRAIN.labels, TRAIN.classes)}, "is not of"),
+    ],
+)
+def test_a_recorder_must_fit(given, words):
+    given = {"terms": [make_term("cross_entropy")], "recorder": recorder(), **given()}
+    with pytest.raises(InputError, match=words):
+        fit(student(), TRAIN, DEV, given["terms"], HOW, recorder=given["recorder"], views={**VIEWS, "other": plain})
 
 
 # ---- recording ---------------------------------------------------------------------------------------------------------
@@ -100,10 +124,14 @@ def test_an_interrupted_record_ends_with_the_same_numbers(tmp_path, monkeypatch)
 
 def test_a_state_of_other_views_is_not_used(tmp_path):
     terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
-    for i, settings in enumerate((ViewSettings(), ViewSettings(alpha=0.2), ViewSettings(kind="manifold"))):
+    one, two = a_map(), a_map(vectors(90, seed=3))
+    regions = ViewSettings(kind="manifold", pairs="regions")
+    given = [(ViewSettings(), None), (ViewSettings(alpha=0.2), None), (ViewSettings(kind="manifold"), None)]
+    for i, (settings, dynamics) in enumerate([*given, (regions, one), (regions, two)]):
         with pytest.warns(UserWarning, match="of another run") if i else pytest.MonkeyPatch.context():
             made = student()
-            result = fit(made, TRAIN, DEV, terms, HOW, views={**VIEWS, "mixed": make_view(settings, 3)}, folder=tmp_path)
+            views = {**VIEWS, "mixed": make_view(settings, 3, dynamics)}
+            result = fit(made, TRAIN, DEV, terms, HOW, views=views, folder=tmp_path)
         assert result.resumed_at == 0
 
 
@@ -169,11 +197,12 @@ dynamics = None
 for name, settings in SETTINGS.items():
     if name.startswith("regions in"):
         continue
-    kept = recorder(width=7, own_rows=False)
+    kept = recorder(width=7)
     if dynamics is None:
-        fit(student(), TRAIN, DEV, [make_term("cross_entropy")], TrainSettings(epochs=2, batch=20, lr=0.05), recorder=kept)
+        how = TrainSettings(epochs=2, batch=20, lr=0.05)
+        fit(student(), TRAIN, DEV, [make_term("cross_entropy")], how, recorder=kept, folder=out / "map")
         dynamics = kept.dynamics()
-        kept = recorder(width=7, own_rows=False)
+        kept = recorder(width=7)
     view = make_view(settings, 3, dynamics)
     made = student()
     terms = [make_term("cross_entropy", 0.7), make_term("cross_entropy", 0.3, "mixed"), make_term("mdca", 0.1, "mixed")]
@@ -181,6 +210,26 @@ for name, settings in SETTINGS.items():
     fit(made, TRAIN, DEV, terms, how, views={**VIEWS, "mixed": view}, recorder=kept)
     table = kept.dynamics()
     found[name] = {"weights": weights(made).tolist(), "aum": table.aum.tolist(), "epochs": table.epochs.tolist()}
+# A network with buffers, whose every pass is a meeting of the processes: as many passes on each, whoever has partners.
+from tiny import reviews, save_model
+if int(__import__("os").environ.get("RANK", "0")) == 0:
+    save_model(out / "model", head=False)
+while not (out / "model" / "tokenizer.json").exists():
+    __import__("time").sleep(0.2)
+text = reviews(21, 0)
+rng = np.random.default_rng(0)
+from distilcal.dynamics import Recorder
+table = Recorder(text.ids, text.labels, text.classes)
+table.record(np.arange(21), rng.normal(size=(21, 2)))
+table.own_rows = False
+table = table.dynamics()
+by_region = {"kind": "manifold", "pairs": "regions"}
+for settings in (ViewSettings(**by_region), ViewSettings(**by_region, candidates="batch"), ViewSettings(kind="manifold"),
+                 ViewSettings(shares="sample", alpha=0.01), ViewSettings(probability=0.5)):
+    made = make_classifier(ModelSettings(name=str(out / "model"), dropout=0.0), text)
+    view = make_view(settings, 2, table)
+    terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
+    fit(made, text, text, terms, TrainSettings(epochs=2, batch=4, lr=1e-3), views={**VIEWS, "mixed": view}, seed=84)
 # Batch norms and several passes a step: it must run, though norms see the own part only.
 train = pictures(24)
 made = make_classifier(ModelSettings(name="resnet8", augment=False), train)

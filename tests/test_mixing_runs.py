@@ -22,6 +22,7 @@ from distilcal.models.stepwise import Mix
 from distilcal.recipe import only_stages, read_recipe
 from distilcal.run import plan, run_recipe
 from distilcal.views import Mixing
+from distilcal.views.mixing import boxes
 
 NAMES = ["down", "mixed", "up"]
 
@@ -91,8 +92,6 @@ class Seen:
 
 def check_targets(call, classes=3):
     share = call["share"][:, None]
-    if call["view"].settings.kind == "cutmix":
-        return
     own, other = (torch.eye(classes)[call[k].labels] for k in ("batch", "other"))
     torch.testing.assert_close(call["made"].targets, torch.where(torch.from_numpy(call["keep"])[:, None],
                                share * own + (1 - share) * other, own))  # fmt: skip
@@ -240,7 +239,7 @@ def test_calibrated_student(place, tmp_path, monkeypatch, augment):
     ]
     some = ["teacher", "kd-cutout", "rkd-mixup", "crd-cutmix"] if augment else None
     recipe, facts = carried_out("calibrated_student", place, tmp_path, changes, some)
-    assert len(facts["stages"]) == 4 if augment else 14
+    assert len(facts["stages"]) == (4 if augment else 14)
     assert "frost-2" in facts["stages"]["kd-cutout"]["sets"]
     by_kind = {}
     for call in seen.calls:
@@ -250,16 +249,23 @@ def test_calibrated_student(place, tmp_path, monkeypatch, augment):
         assert np.array_equal(np.sort(call["rows"]), np.sort(call["partners"]))  # a permutation of the batch
         check_targets(call)
     for call in by_kind["cutmix"]:
-        share = call["made"].targets.gather(1, call["batch"].labels[:, None])
-        assert ((share > 0) | (call["share"][0] < 1)).all()
+        if (call["share"] == 1).all():  # every second batch is left as it is
+            assert torch.equal(call["made"].targets, torch.eye(3)[call["batch"].labels])
+            continue
+        own, other = (torch.eye(3)[call[k].labels] for k in ("batch", "other"))
+        _, _, left = boxes(
+            call["share"].numpy(),
+            call["view"]._rng(call["batch"]).integers((32, 32), size=(len(own), 2))[[0] * len(own)],
+            32,
+            32,
+        )
+        left = torch.from_numpy(left).float()[:, None]
+        torch.testing.assert_close(call["made"].targets, left * own + (1 - left) * other)
     if augment:  # the teacher is run on what the student sees of the clean images, once a step
         assert len(seen.asked) >= 6
         clean = [c["batch"].inputs["pixels"] for calls in by_kind.values() for c in calls]
         for pixels in clean:
-            std, mean = torch.tensor([0.2023, 0.1994, 0.2010]), torch.tensor([0.4914, 0.4822, 0.4465])
-            raw = pixels * std.view(1, 3, 1, 1) + mean.view(1, 3, 1, 1)
             assert any(p["pixels"].shape == pixels.shape and torch.equal(p["pixels"], pixels) for p, _ in seen.asked)
-            assert raw.max() <= 1.001
         assert all(mix is None for _, mix in seen.asked)
         return
     assert not seen.asked  # its outputs were computed once
@@ -414,14 +420,25 @@ terms = [{{ loss = "cross_entropy" }}, {{ loss = "cross_entropy", view = "mixed"
         ("stages.map.record=false", "asks for the map of 'map', which records none; add record = true"),
         ("stages.student.map='nowhere'", "depends on 'nowhere', which is not a stage"),
         ("stages.student.map='./nowhere'", "there is no map in it"),
-        ("stages.student.views.mixed.fraction=0.001", "'easy' has 0 of 182 examples, too few to pair; raise fraction"),
+        ("stages.student.views.mixed.fraction=0.001", "has 0 of 182 examples, too few to pair; raise fraction"),
         ("stages.student.views.mixed.kind='cutmix'", "cutmix cuts images, the data hold texts"),
-        ("stages.student.views.mixed.kind='cutout'", "cutout cuts images, the data hold texts"),
+        ("stages.student.views.mixed={kind='cutout'}", "cutout cuts images, the data hold texts"),
         ("stages.student.views.mixed.regions=['easy', 'odd']", "are not two of"),
-        ("stages.student.views.mixed.layers=[9]", "the network has 6 layers"),
+        ("stages.student.views.mixed={kind='manifold', layers=[9]}", "the network has 6 layers"),
+        (
+            "stages.student.views.mixed={kind='manifold', regions=['easy', 'hard']}",
+            "regions does nothing with kind = 'manifold'",
+        ),
+        ("stages.student.views.mixed={kind='mixup', length=4}", "length does nothing"),
+        ("stages.student.views.mixed={kind='manifold', pairs='similar', saliency='features'}", "add record_features = true"),
+        ("stages.student.terms=[{loss='cross_entropy'}, {loss='focal', view='mixed'}]", "focal wants one label"),
+        ("stages.student.like=['map']", "is not another stage"),
         ("stages.student.views.mixed.layers=[1]", "a hidden layer mixes examples of one batch"),
         ("stages.student.views.mixed.kindd='x'", "unknown key stages.student.views.mixed.kindd; did you mean kind?"),
-        ("stages.student.views.mixed.variant='author_code'", "is of pairs by saliency in a batch"),
+        (
+            "stages.student.views.mixed={kind='manifold', pairs='similar', variant='author_code'}",
+            "is of pairs by saliency in a batch",
+        ),
         ("stages.student.views.mixed.teacher='mixed'", "a teacher cannot see what is mixed inside the student"),
         ("stages.student.views.other={kind='mixup'}", "views.other is used by no term"),
         ("stages.student.terms=[{loss='cross_entropy', view='mixd'}]", "views.mixed is used by no term"),
@@ -443,6 +460,7 @@ def test_what_cannot_be_mixed_is_one_line_with_the_remedy(place, tmp_path, chang
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: ")
     assert words in last
+    assert "training" not in done.stderr  # before anything is trained
 
 
 def test_a_map_of_other_data_is_refused(place, tmp_path):
@@ -463,7 +481,10 @@ def test_two_classes_are_said_once(tmp_path):
     write_csv(tmp_path / "train.csv", 200, 0, ids=True)
     save_model(tmp_path / "encoder", head=False)
     text = BASE.format(train=str(tmp_path / "train.csv"), encoder=str(tmp_path / "encoder"))
-    (tmp_path / "r.toml").write_text(text.replace('pairs = "regions"', 'pairs = "similar"'))
+    two = 'similar = { kind = "manifold", pairs = "similar" }, dissimilar = { kind = "manifold", pairs = "dissimilar" }'
+    text = text.replace('mixed = { kind = "manifold", pairs = "regions" }', two)
+    text = text.replace('view = "mixed" }', 'view = "similar" }, { loss = "cross_entropy", view = "dissimilar" }')
+    (tmp_path / "r.toml").write_text(text)
     done = CliRunner().invoke(main, ["run", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run"), "--store",
                                      str(tmp_path / "store")])  # fmt: skip
     assert done.exit_code == 0, done.output

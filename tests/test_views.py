@@ -380,6 +380,11 @@ def test_maps_that_cannot_be_paired_are_refused():
         make_view(ViewSettings(kind="manifold", pairs="similar", saliency="features"), 3, halves)
     with pytest.raises(InputError, match="hidden layer mixes examples of one batch"):
         make_view(ViewSettings(kind="manifold", layers=(1,), pairs="similar"), 3, halves)
+    for settings in (ViewSettings(teacher="mixed"), ViewSettings(kind="manifold", teacher="mixed")):
+        batch = batch_of(torch.randn(4, 3), [0, 1, 2, 0])
+        batch.wanted = frozenset({"teacher_logits"})
+        with pytest.raises(InputError, match="needs a live teacher"):
+            make_view(settings, 3)(Told(), batch)
 
 
 # ---- draws -------------------------------------------------------------------------------------------------------------
@@ -503,6 +508,10 @@ def text_network(folders, kind):
 
     data = tiny.reviews(12)
     classifier = make_classifier(ModelSettings(name=str(folders[kind])), data)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # new weights are so small that all texts look alike
+        for value in classifier.network.parameters():
+            value.add_(torch.randn(value.shape, generator=generator), alpha=0.3)
     return classifier.network, classifier.feed.read(data)
 
 
@@ -520,6 +529,24 @@ def test_text_mixed_with_itself_is_itself(folders, kind):
         # An example that keeps all of itself is as if alone, whatever its partner is; masks are those of both, though.
         whole = network(inputs, mix=Mix(torch.ones(6), 4, partner=torch.tensor([1, 0, 3, 2, 5, 4]))).logits
         torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", tiny.ARCHITECTURES)
+def test_a_text_that_keeps_all_of_itself_is_itself(folders, kind):
+    """However long its partner is, at the input and after a layer: the limit λ → 1 is the plain pass."""
+    network, tokens = text_network(folders, kind)
+    order = np.argsort(tokens.lengths)
+    inputs = tokens.batch(order[[0, -1]])
+    turned = {k: v[[1, 0]] for k, v in inputs.items()}
+    share = torch.tensor([1.0 - 1e-6, 1.0 - 1e-6])
+    with torch.no_grad():
+        expected = network(inputs).features
+        assert not torch.allclose(expected[0], expected[1], atol=0.05)  # they can be told apart
+        torch.testing.assert_close(network(inputs, mix=Mix(share, other=turned)).features, expected, rtol=1e-3, atol=1e-4)
+        hidden = network(inputs, mix=Mix(share, 2, partner=torch.tensor([1, 0]))).features
+        torch.testing.assert_close(hidden, expected, rtol=1e-3, atol=1e-4)
+        half = network(inputs, mix=Mix(torch.tensor([0.5, 0.5]), other=turned)).features
+        assert not torch.allclose(half, expected, atol=0.01)
 
 
 @pytest.mark.parametrize("kind", tiny.ARCHITECTURES)
@@ -563,13 +590,14 @@ def test_hidden_states_are_mixed_after_the_named_layer(folders, kind):
     for handle in handles:
         handle.remove()
     torch.testing.assert_close(seen[1], before[1])  # what the second layer reads, and so on
-    torch.testing.assert_close(seen[2], 0.3 * before[2] + 0.7 * before[2][partner], rtol=1e-4, atol=1e-5)
+    states = before[2] * inputs["attention_mask"][..., None]  # padding adds nothing
+    torch.testing.assert_close(seen[2], 0.3 * states + 0.7 * states[partner], rtol=1e-4, atol=1e-5)
     assert not torch.allclose(seen[3], before[3])
     assert all(not layer._forward_hooks and not layer._forward_pre_hooks for layer in network.layers)
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "deberta-v2", "mpnet"])
-def test_layers_after_a_mix_attend_to_both_texts(folders, kind):
+def test_layers_after_a_mix_attend_to_the_heavier_text(folders, kind):
     """A short text mixed with a long one: padding a batch further changes nothing, so no padding is attended to."""
     network, tokens = text_network(folders, kind)
     order = np.argsort(tokens.lengths)
@@ -697,7 +725,7 @@ def test_embeddings_beyond_a_text_s_end_are_the_other_s_alone(folders):
         assert torch.equal(inputs["attention_mask"], long["attention_mask"])
 
 
-def test_a_token_is_of_the_kind_of_the_heavier_text_or_of_the_only_one():
+def test_kinds_of_tokens_and_length_are_those_of_the_heavier_text():
     from distilcal.models.text import TextNetwork
 
     network = TextNetwork.__new__(TextNetwork)
@@ -708,8 +736,8 @@ def test_a_token_is_of_the_kind_of_the_heavier_text_or_of_the_only_one():
     other = {"input_ids": torch.ones(2, 4).long(), "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
              "token_type_ids": torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0]])}  # fmt: skip
     _, inputs = network.blended(own, Mix(torch.tensor([0.6, 0.4]), other=other))
-    assert inputs["token_type_ids"].tolist() == [[0, 1, 1, 1], [1, 0, 1, 0]]
-    assert inputs["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert inputs["token_type_ids"].tolist() == [[0, 1, 0, 0], [1, 0, 1, 0]]
+    assert inputs["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
 
 
 def test_endings_are_mixed_with_the_same_ending_of_the_partner(folders):
@@ -733,6 +761,7 @@ def test_endings_are_mixed_with_the_same_ending_of_the_partner(folders):
         network(inputs, mix=Mix(torch.tensor([0.1, 0.2, 0.3, 0.4]), 2, partner=partner))
     handle.remove()
     before, after = (states.view(4, 3, *states.shape[1:]) for states in read)
+    before = before * inputs["attention_mask"][..., None]
     share = torch.tensor([0.1, 0.2, 0.3, 0.4]).view(-1, 1, 1, 1)
     torch.testing.assert_close(after, share * before + (1 - share) * before[partner], rtol=1e-4, atol=1e-5)
 

@@ -127,7 +127,7 @@ def _examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None,
         return None, "no recipe beside it says where they are"
     try:
         # Other domains have no part in what is trained on, and may be large.
-        data = read_splits(replace(read_recipe(recipe).data, ood=())).train
+        data = read_splits(replace(read_recipe(recipe).data, ood=(), corrupt=())).train
     except (InputError, OSError) as error:
         return None, str(error)
     assert data.labels is not None

@@ -241,8 +241,10 @@ def _carry_out(recipe: Recipe, out: Path | None, store: Path, dry_run: bool) -> 
 def _show_plan(made: Any, folder: Path) -> None:
     counts = ", ".join(f"{data.name} {len(data):,}" for data in made.splits)
     click.echo(f"data: {counts}; {len(made.splits.train.classes)} classes")
+    from distilcal.selective import counted
+
     for o in made.overlaps:
-        click.echo(f"note: {o.rows:,} examples of {o.second} ({o.share:.1%}) stand in {o.first} too")
+        click.echo(f"note: {counted(o.rows, 'example')} of {o.second} ({o.share:.1%}) also in {o.first}")
     for stage in made.stages:
         what = ", ".join(map(str, stage.settings.terms))
         if stage.settings.predictions:

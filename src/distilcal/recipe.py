@@ -182,18 +182,23 @@ def recipe_from(table: Mapping[str, Any]) -> Recipe:
 
 
 def _with_likeness(name: str, stages: Mapping[str, Any], below: tuple[str, ...] = ()) -> Any:
-    """A stage's table on top of that of the stage it is ``like``: model and train key by key, all else as it stands."""
+    """A stage's table on top of that of the stage it is ``like``: model, train and views of one name key by key."""
     own = stages[name]
     if not isinstance(own, Mapping) or "like" not in own:
         return own
     base = own["like"]
-    if base not in stages or base in (*below, name):
+    if not isinstance(base, str) or base not in stages or base in (*below, name):
         raise InputError(f"stages.{name}.like = {base!r} is not another stage", remedy=f"the stages are {', '.join(stages)}")
     like = _with_likeness(base, stages, (*below, name))
     made = {**like, **{key: value for key, value in own.items() if key != "like"}}
     for key in ("model", "train"):
         if isinstance(like.get(key), Mapping) and isinstance(own.get(key), Mapping):
             made[key] = {**like[key], **own[key]}
+    if isinstance(like.get("views"), Mapping) and isinstance(own.get("views"), Mapping):
+        made["views"] = {
+            view: {**like["views"].get(view, {}), **said} if isinstance(said, Mapping) else said
+            for view, said in own["views"].items()
+        }
     return made
 
 
@@ -231,7 +236,7 @@ def ordered_stages(recipe: Recipe) -> list[str]:
             if needed not in recipe.stages:
                 raise InputError(
                     f"stages.{name} depends on {needed!r}, which is not a stage",
-                    remedy=f"the stages are {', '.join(recipe.stages)}",
+                    remedy=f"the stages are {', '.join(recipe.stages)}; the map of a folder is written as ./{needed}",
                 )
             visit(needed, (*above, name))
         done.append(name)
@@ -320,11 +325,51 @@ def _check_views(name: str, stage: StageSettings, stages: Mapping[str, StageSett
             raise InputError(f"{path}: fraction must be in (0, 1], probability in [0, 1]")
         if (view.alpha or 0) < 0 or view.length < 1 or view.holes < 1 or any(layer < 0 for layer in view.layers):
             raise InputError(f"{path}: alpha and layers must not be negative, length and holes at least 1")
-        if view.layers and view.kind != "manifold":
-            raise InputError(f"{path}: layers are of kind = 'manifold'", remedy="change kind, or leave out layers")
+        _check_in_use(view, path)
+        if any(view.layers) and view.pairs != "random" and view.candidates == "all":
+            raise InputError(
+                f"{path}: a hidden layer mixes examples of one batch", remedy="add candidates = 'batch', or leave out layers"
+            )
+        recorded = stages.get(stage.map)
+        if view.saliency == "features" and recorded is not None and not recorded.record_features:
+            raise InputError(
+                f"{path}: the map {stage.map!r} holds no saliency of features",
+                remedy=f"add record_features = true to stages.{stage.map}",
+            )
+        if view.teacher == "mixed" and stage.teacher in stages and stages[stage.teacher].predictions:
+            raise InputError(
+                f"{path}: the teacher {stage.teacher!r} is known by its predictions and cannot see mixed examples",
+                remedy="use teacher = 'clean'",
+            )
         wrong = [r for r in view.regions if r not in ("easy", "ambiguous", "hard")]
         if wrong or len(view.regions) != 2:
             raise InputError(f"{path}.regions = {list(view.regions)!r} are not two of 'easy', 'ambiguous', 'hard'")
+
+
+def _check_in_use(view: ViewSettings, path: str) -> None:
+    """Refuse a setting that the view's kind or pairs does not look at: it would do nothing, and not what was meant."""
+    by_saliency = view.pairs in ("similar", "dissimilar")
+    cut = view.kind == "cutout"
+    looked_at = {
+        "pairs": not cut,
+        "regions": view.pairs == "regions",
+        "fraction": view.pairs == "regions",
+        "disjoint": view.pairs == "regions",
+        "candidates": view.pairs != "random",
+        "any_half": by_saliency,
+        "saliency": by_saliency,
+        "variant": by_saliency,
+        "layers": view.kind == "manifold",
+        "alpha": not cut,
+        "shares": not cut,
+        "length": cut,
+        "holes": cut,
+    }
+    for name, used in looked_at.items():
+        if not used and getattr(view, name) != getattr(ViewSettings(), name):
+            raise InputError(
+                f"{path}.{name} does nothing with kind = {view.kind!r} and pairs = {view.pairs!r}", remedy="change one of them"
+            )
 
 
 def _check_model(model: ModelSettings, path: str) -> None:

@@ -50,9 +50,9 @@ def in_percent(share: float) -> str:
     return f"{share * 100:.10g}%"
 
 
-def counted(rows: int) -> str:
+def counted(count: int, of: str = "row") -> str:
     """``1 row``, ``2,000 rows``."""
-    return f"{rows:,} row{'' if rows == 1 else 's'}"
+    return f"{count:,} {of}{'' if count == 1 else 's'}"
 
 
 def risk_coverage(predictions: Predictions) -> RiskCoverage:

@@ -125,7 +125,7 @@ class Recorder:
             raise InputError(f"there is no example {int(rows.max())}", remedy=f"rows are from 0 to {len(self.ids) - 1}")
         if logits.shape != (len(rows), len(self.classes)):
             raise InputError(f"logits of shape {logits.shape} for {len(rows)} examples of {len(self.classes)} classes")
-        _, first, turn = _turns(rows)
+        first, turn = _turns(rows)
         if together or self.once:
             keep = first[self.arrays["seen"][rows[first]] == 0]
             rows, logits, saliency = rows[keep], logits[keep], None if saliency is None else saliency[keep]
@@ -211,15 +211,15 @@ def _array(value: Any) -> NDArray[Any]:
     return np.asarray(value)
 
 
-def _turns(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The rows sorted, where each distinct one stands first, and how many times each came before."""
+def _turns(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each distinct row stands first, and how many times each came before."""
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
     new = np.r_[True, ordered[1:] != ordered[:-1]] if len(rows) else np.zeros(0, dtype=bool)
     start = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
     turn = np.empty(len(rows), dtype=np.int64)
     turn[order] = np.arange(len(rows)) - start
-    return ordered, np.sort(order[new]), turn
+    return np.sort(order[new]), turn
 
 
 def _processes() -> int:

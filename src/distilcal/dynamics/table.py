@@ -77,6 +77,11 @@ class Dynamics:
                 f"the map {name!r} has seen {len(ids) - int(unseen.sum())} of {len(ids)} training examples only",
                 remedy="record at least one whole epoch",
             )
+        unknown = [c for c in classes if c not in self.classes]
+        if unknown:
+            raise InputError(
+                f"the map {name!r} knows no class {unknown[0]!r}", remedy="record it on data with the same classes"
+            )
         columns = [self.classes.index(c) for c in classes]
         wide = self.feature_saliency
         per_row = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in NOT_BY_ROW}
@@ -100,9 +105,11 @@ NOT_BY_ROW = ("classes", "feature_saliency")
 
 
 def load_dynamics(folder: str | Path) -> Dynamics:
-    """The table that ``Dynamics.save`` wrote, memory-mapped; damage is refused."""
+    """The table that ``Dynamics.save`` wrote, memory-mapped, or that of a run's stage (RUN/STAGE); damage is refused."""
     folder = Path(folder)
-    if not (folder / MANIFEST).exists():
+    if not (folder / "confidence.npy").exists() and (folder / "dynamics" / MANIFEST).exists():
+        folder = folder / "dynamics"  # of a run's stage
+    if not (folder / "confidence.npy").exists() or not (folder / MANIFEST).exists():
         raise InputError("there is no map in it", source=str(folder), remedy="train a stage with record = true")
     manifest = read_json(folder / MANIFEST)
     try:

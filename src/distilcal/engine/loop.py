@@ -89,6 +89,9 @@ def fit(
     settings = settings or TrainSettings()
     started = time.perf_counter()
     dev = _check(classifier, train, dev, terms, teacher, live_teacher, views)
+    if recorder is not None:
+        _check_recorder(recorder, train, terms)
+        recorder.own_rows = False  # the loop hands every process the whole batch
     accelerator = make_accelerator(settings.precision, head_unused=not any("logits" in t.wants for t in terms))
     batches, dev_batches = classifier.feed.read(train, store), classifier.feed.read(dev, store)
     losses: list[Any] = [t.loss for t in terms if isinstance(t.loss, nn.Module)]
@@ -97,7 +100,8 @@ def fit(
     network = accelerator.prepare(classifier.network)
     optimizer = make_optimizer(network, [p for loss in losses for p in loss.parameters()], settings)
     loop = _Loop(classifier, network, optimizer, accelerator, settings, tuple(terms), views, seed, recorder)
-    source = Source(train, batches, teacher, live_teacher, classifier, soft_labels, accelerator.device)
+    asks = any(w.startswith("teacher_") for t in terms if not getattr(views[t.view], "asks_live", False) for w in t.wants)
+    source = Source(train, batches, teacher, live_teacher, classifier, soft_labels, accelerator.device, asks)
     # Hashing weights and data takes a while, and only a saved state needs it.
     key = (
         ""
@@ -167,6 +171,7 @@ class _Loop:
         self.together = self.accelerator.num_processes > 1
         self.scaled = self.accelerator.scaler is not None  # float16: losses are scaled so that gradients do not vanish
         self.stepper = self.accelerator.prepare(self.optimizer) if self.scaled else self.optimizer
+        self.counted: list[int] = []  # rows that each term of the last step looked at
 
     def epoch(
         self,
@@ -186,7 +191,8 @@ class _Loop:
             self.rate = settings.lr * rate_factor(settings, epoch * count + step, settings.epochs * count, count)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate
-            losses.add(len(rows), self._backward(Draws(rows, (self.seed, epoch, step)), source, augment))
+            values = self._backward(Draws(rows, (self.seed, epoch, step)), source, augment)
+            losses.add(self.counted, values)
             if settings.clip:
                 if self.scaled:
                     self.accelerator.unscale_gradients()
@@ -226,6 +232,7 @@ class _Loop:
                 total, each = self._sum(seen)
                 self._add_gradient(total * share)
             values = [v + e * share for v, e in zip(values, each, strict=True)]
+        self.counted = [len(place)] * len(self.terms)
         return values
 
     def _backward_twice(
@@ -288,6 +295,7 @@ class _Loop:
     def _sum(self, seen: Mapping[str, View]) -> tuple[Tensor, list[Tensor]]:
         seen = {name: kept(view) for name, view in seen.items()}
         each = [term(seen[term.view]) for term in self.terms]
+        self.counted = [len(seen[term.view]) for term in self.terms]
         total = each[0] * self.terms[0].weight if self.terms[0].weight != 1 else each[0]
         for value, term in zip(each[1:], self.terms[1:], strict=True):
             total = total + value * term.weight
@@ -299,20 +307,21 @@ class _Means:
 
     def __init__(self, names: Sequence[str], epoch: int):
         self.names, self.epoch = names, epoch
-        self.sums, self.seen = torch.zeros(len(names), dtype=torch.float64), 0
-        self.waiting: list[tuple[int, list[Tensor]]] = []
+        self.sums, self.seen = (torch.zeros(len(names), dtype=torch.float64) for _ in range(2))
+        self.waiting: list[tuple[list[int], list[Tensor]]] = []
 
-    def add(self, count: int, values: list[Tensor]) -> None:
-        self.waiting.append((count, values))
+    def add(self, counts: list[int], values: list[Tensor]) -> None:
+        """The value of each loss on a batch, and over how many examples it is a mean."""
+        self.waiting.append((counts, values))
 
     def so_far(self) -> dict[str, float]:
         if self.waiting:
-            counts = torch.tensor([float(count) for count, _ in self.waiting], dtype=torch.float64)
+            counts = torch.tensor([counts for counts, _ in self.waiting], dtype=torch.float64)
             values = torch.stack([v for _, each in self.waiting for v in each]).double().cpu().view(len(counts), -1)
-            self.sums += (values * counts[:, None]).sum(dim=0)
-            self.seen += int(counts.sum())
+            self.sums += (values * counts).sum(dim=0)
+            self.seen += counts.sum(dim=0)
             self.waiting.clear()
-        means = dict(zip(self.names, (self.sums / self.seen).tolist(), strict=True))
+        means = dict(zip(self.names, (self.sums / self.seen.clamp(min=1)).tolist(), strict=True))
         for name, value in means.items():
             if not math.isfinite(value):
                 raise InputError(
@@ -364,6 +373,13 @@ def _check(
         if missing:
             raise InputError(f"{term.name} needs {missing[0]}", remedy="give a teacher that has them, or leave out this term")
     return dev.with_classes(train.classes)
+
+
+def _check_recorder(recorder: Recorder, train: Dataset, terms: Sequence[Term]) -> None:
+    if not any(term.view == "plain" for term in terms):
+        raise InputError("there is no term on the plain view to record", remedy="add one, or leave out the recorder")
+    if not np.array_equal(recorder.ids, train.ids):
+        raise InputError(f"the recorder is not of {train.name!r}", remedy="make it with the ids of this data, in their order")
 
 
 def _predict_dev(loop: _Loop, dev: Dataset, batches: Batches) -> Predictions:

@@ -29,6 +29,7 @@ class Source:
     student: Classifier
     soft_labels: bool
     device: torch.device
+    asks: bool = True  # whether some loss wants a live teacher's word on the batch as it stands
 
     def __post_init__(self) -> None:
         assert self.train.labels is not None
@@ -42,7 +43,7 @@ class Source:
 
     def batch(self, draws: Draws, place: NDArray[np.int64], augment: torch.Generator) -> Batch:
         """The examples at these places of a step's batch."""
-        made = self._made(draws.rows[place], augment)
+        made = self._made(draws.rows[place], augment, self.asks)
         return replace(made, draws=draws, place=place, fetch=self._fetch, ask=self._ask if self.live_teacher else None)
 
     def _fetch(self, rows: NDArray[np.int64], seed: int, taught: bool) -> Batch:

@@ -86,24 +86,27 @@ def lerp(own: Tensor, other: Tensor, weight: Tensor) -> Tensor:
 
 
 @contextmanager
-def mixed_after(layers: Sequence[nn.Module], mix: Mix) -> Iterator[None]:
-    """While it lasts, what comes out of a layer is mixed, and later layers attend to what either of the two attends to."""
+def mixed_after(layers: Sequence[nn.Module], mix: Mix, tokens: Tensor | None = None) -> Iterator[None]:
+    """While it lasts, what comes out of a layer is mixed, and later layers attend to what the heavier of the two attends to.
+
+    ``tokens`` (N, L) is 0 where a text has none: there it adds nothing.
+    """
     assert mix.partner is not None
     partner, count = mix.partner, len(mix.partner)
 
     def mixed(module: nn.Module, args: Any, output: Any) -> Any:
         states = output if isinstance(output, Tensor) else output[0]
+        states = states if tokens is None else states * tokens[..., None].to(states.dtype)
         made = lerp(states, states.index_select(0, partner), mix.weight)
         return made if isinstance(output, Tensor) else (made, *output[1:])
 
-    def either(value: Any) -> Any:
-        """A mask of both: booleans and 0/1 by "or", what is added to scores (0 or very negative) by the larger."""
+    def of_heavier(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() != 4 or len(value) != count:
             return value
-        return torch.maximum(value, value.index_select(0, partner))
+        return torch.where((mix.weight >= 0.5).view(-1, 1, 1, 1), value, value.index_select(0, partner))
 
     def masks(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return (*args[:1], *map(either, args[1:])), {name: either(value) for name, value in kwargs.items()}
+        return (*args[:1], *map(of_heavier, args[1:])), {name: of_heavier(value) for name, value in kwargs.items()}
 
     handles = [layers[mix.layer - 1].register_forward_hook(mixed)]
     handles += [layer.register_forward_pre_hook(masks, with_kwargs=True) for layer in layers[mix.layer :]]

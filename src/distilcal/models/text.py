@@ -59,18 +59,17 @@ class TextNetwork(Stepwise):
         return list(encoder_layers(self.model) or ())
 
     def blended(self, inputs: Tensors, mix: Mix) -> tuple[Tensor, Tensors]:
-        """Input embeddings of mixed texts. Padding adds nothing, and what either text has is attended to."""
+        """Input embeddings of mixed texts. Padding adds nothing; a mix is as long as the text with more weight.
+
+        So a text that keeps all of itself is itself. Attending to all that either has would not do: beyond the end of a short
+        text there is little to read, but it would be read with full attention.
+        """
         assert mix.other is not None
         own, other = same_length(inputs, mix.other)
         here, there = own["attention_mask"], other["attention_mask"]
         embedded = lerp(self.embed(own) * here[..., None], self.embed(other) * there[..., None], mix.weight)
-        made = {**own, "attention_mask": torch.maximum(here, there)}
-        if "token_type_ids" in own:
-            # A token is of one kind: that of the text with more weight, or of the only one that reaches so far.
-            heavier = (mix.weight >= 0.5).view(-1, *[1] * (here.dim() - 1))
-            mine = (here > 0) & (heavier | (there == 0))
-            made["token_type_ids"] = torch.where(mine, own["token_type_ids"], other["token_type_ids"])
-        return embedded, made
+        heavier = (mix.weight >= 0.5).view(-1, *[1] * (here.dim() - 1))
+        return embedded, {name: torch.where(heavier, own[name], other[name]) for name in own}
 
     def forward(self, inputs: Tensors, mix: Mix | None = None) -> Output:
         if mix is None:
@@ -82,7 +81,7 @@ class TextNetwork(Stepwise):
         if endings > 1 and mix.partner is not None:  # the layers see one row per ending
             places = mix.partner[:, None] * endings + torch.arange(endings, device=mix.partner.device)
             mix = mix._replace(partner=places.flatten(), weight=mix.weight.repeat_interleave(endings))
-        with mixed_after(self.layers, mix):
+        with mixed_after(self.layers, mix, inputs["attention_mask"].flatten(0, -2)):
             return self._run(inputs)
 
     def _run(self, inputs: Tensors) -> Output:

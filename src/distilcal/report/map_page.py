@@ -23,7 +23,6 @@ from distilcal.report.maps import (
     DataMap,
     Rows,
     class_shares,
-    counted,
     median_of,
     next_steps,
     one_line,
@@ -31,6 +30,7 @@ from distilcal.report.maps import (
     region_rows,
 )
 from distilcal.report.page import MOST_CLASSES, Chart, filled
+from distilcal.selective import counted
 
 MOST_POINTS = 4000  # of the picture: more would hide each other
 READ_FIRST = 20  # examples in each list of the page; twice as many pictures at most
@@ -102,7 +102,7 @@ def render_map(m: DataMap) -> str:
             {
                 "id": "doubtful",
                 "title": "Most doubtful labels",
-                "caption": f"Lowest AUM first; {counted(len(m.doubtful))} in all {'is' if len(m.doubtful) == 1 else 'are'} "
+                "caption": f"Lowest AUM first; {counted(len(m.doubtful), 'example')} {'is' if len(m.doubtful) == 1 else 'are'} "
                 "below 0. Candidates to read, not errors: hard examples stand here too.",
                 "rows": [_read_row(m, row) for row in m.by_aum[:READ_FIRST].tolist()],
             },
@@ -241,7 +241,7 @@ def _histograms(m: DataMap) -> list[dict[str, Any]]:
     count = np.array([(level == used).sum() for _, used in names])
     most, each = max(int(count.max()), 1), 1 / len(names)
     bars = [
-        _bar(SMALL, (i + 0.15) * each, (i + 0.85) * each, c / most, f"correctness {name}: {counted(c)}", used)
+        _bar(SMALL, (i + 0.15) * each, (i + 0.85) * each, c / most, f"correctness {name}: {counted(c, 'example')}", used)
         for i, ((name, used), c) in enumerate(zip(names, count.tolist(), strict=True))
     ]
     ticks = [{"x": SMALL.x((i + 0.5) * each), "label": name} for i, (name, _) in enumerate(names)]
@@ -256,7 +256,7 @@ def _histogram(title: str, values: NDArray[Any], low: float, high: float, bins: 
         "chart": SMALL,
         "title": title,
         "bars": [
-            _bar(SMALL, a, b, c / most, f"{title} {x:.3g} to {y:.3g}: {counted(c)}")
+            _bar(SMALL, a, b, c / most, f"{title} {x:.3g} to {y:.3g}: {counted(c, 'example')}")
             for a, b, x, y, c in zip(place, place[1:], edges, edges[1:], count.tolist(), strict=False)
         ],
         "ticks": [{"x": SMALL.x((t - low) / (high - low)), "label": f"{t:g}"} for t in ticks],
@@ -296,7 +296,10 @@ def _aum_chart(m: DataMap) -> dict[str, Any]:
     return {
         "chart": AUM,
         "bars": [
-            {**_bar(AUM, share(a), share(b), c / most, f"AUM {a:.2f} to {b:.2f}: {counted(c)}"), "below": (a + b) / 2 < 0}
+            {
+                **_bar(AUM, share(a), share(b), c / most, f"AUM {a:.2f} to {b:.2f}: {counted(c, 'example')}"),
+                "below": (a + b) / 2 < 0,
+            }
             for a, b, c in zip(edges, edges[1:], count.tolist(), strict=False)
         ],
         "ticks": [{"x": AUM.x(share(float(t))), "label": f"{t:.6g}"} for t in ticks],

@@ -30,6 +30,7 @@ from distilcal.dynamics import Dynamics, aum_halves, likely_mislabelled, regions
 from distilcal.errors import InputError
 from distilcal.report.page import _number, _percent
 from distilcal.report.terminal import _Console
+from distilcal.selective import counted
 
 Rows = NDArray[np.int64]
 SHOWN = 8  # doubtful labels on the terminal
@@ -154,8 +155,8 @@ def reading(m: DataMap) -> Iterator[str]:
         yield f"By region that is {_listed(parts)} examples."
     if len(m.doubtful):
         yield (
-            f"{counted(len(m.doubtful))} ({len(m.doubtful) / len(m):.1%}) lost to another class on average (AUM below 0): "
-            "mislabelled, or hard."
+            f"{counted(len(m.doubtful), 'example')} ({len(m.doubtful) / len(m):.1%}) lost to another class on average "
+            "(AUM below 0): mislabelled, or hard."
         )
     else:
         yield "No label lost to another class on average (AUM below 0)."
@@ -167,7 +168,7 @@ def reading(m: DataMap) -> Iterator[str]:
             name = m.classes[most]
             yield f"The class {name} makes up {share[most]:.0%} of all examples and {of_hard[most]:.0%} of the hard ones."
     if m.left_out:
-        yield f"{counted(m.left_out)} more were never recorded and are not in the map."
+        yield f"{counted(m.left_out, 'example')} more were never recorded and are not in the map."
 
 
 def next_steps(m: DataMap) -> Iterator[str]:
@@ -189,11 +190,6 @@ def class_shares(m: DataMap, rows: Rows | None) -> NDArray[np.float64]:
     """Share of each class in some rows, or in all."""
     labels = m.dynamics.labels if rows is None else m.dynamics.labels[rows]
     return np.bincount(labels, minlength=len(m.dynamics.classes)) / max(len(labels), 1)
-
-
-def counted(count: int) -> str:
-    """``1 example``, ``2,000 examples``."""
-    return f"{count:,} example{'' if count == 1 else 's'}"
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -224,7 +220,7 @@ def show_map(m: DataMap, console: Console | None = None) -> None:
 
 
 def _region_table(m: DataMap) -> Table:
-    title = f"{m.name}: {counted(len(m))} of {len(m.dynamics.classes)} classes, {m.epochs}"
+    title = f"{m.name}: {counted(len(m), 'example')} of {len(m.dynamics.classes)} classes, {m.epochs}"
     table = Table(title=Text(title), title_justify="left")
     table.add_column("region", no_wrap=True)
     for name in ("examples", "confidence", "variability", "AUM", "right", "AUM < 0"):

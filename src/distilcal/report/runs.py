@@ -25,6 +25,7 @@ from distilcal.metrics import Comparison, compare
 from distilcal.predictions import Predictions
 from distilcal.report.page import CHART, COUNTS, filled, reliability_chart
 from distilcal.report.terminal import _Console
+from distilcal.selective import counted
 from distilcal.store import read_json
 
 SUMMED = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "oe", "entropy", "aurc")
@@ -160,8 +161,8 @@ def reading(s: Summary) -> Iterator[str]:
         right = f"{rights[0]:.1%} to {rights[-1]:.1%}" if len(known) > 1 else f"{rights[0]:.1%}"
         yield f"Out of domain its ECE is {span}, its accuracy {right}."
     for o in s.main.run.facts["overlaps"]:
-        shared = f"{o['rows']} examples of {o['second']} ({o['share']:.1%})"
-        yield f"Note: {shared} stand in {o['first']} too; figures there may flatter."
+        shared = f"{counted(o['rows'], 'example')} of {o['second']} ({o['share']:.1%})"
+        yield f"Note: {shared} also in {o['first']}; figures there may flatter."
 
 
 def show_runs(runs: Sequence[Run], console: Console | None = None) -> None:

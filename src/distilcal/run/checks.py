@@ -11,6 +11,7 @@ from distilcal.data import Dataset, Images, Vectors
 from distilcal.data.splits import Splits
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
+from distilcal.losses import LOSSES, wants
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.text import resolve_model
 from distilcal.predictions import Predictions
@@ -57,9 +58,24 @@ def check_stages(recipe: Recipe, splits: Splits) -> None:
                         f"{where}: {t.loss} cannot be computed with {t.settings}: {error}", remedy="check its settings"
                     ) from None
         for key, view in stage_views(stage).items():
-            check_view(view, splits.train, _model_of(stage, recipe), f"stages.{name}.views.{key}")
+            model = _model_of(stage, recipe)
+            check_view(view, splits.train, model, f"stages.{name}.views.{key}")
+            depth = 0 if isinstance(splits.train.inputs, (Images, Vectors)) or model.frozen else _depth_of(model)
+            if depth and any(layer > depth for layer in view.layers):
+                raise InputError(
+                    f"stages.{name}.views.{key}.layers: the network has {depth} layers", remedy=f"give numbers up to {depth}"
+                )
         if is_folder(stage.map):
-            load_dynamics(stage.map)
+            assert splits.train.labels is not None
+            found = load_dynamics(stage.map)
+            found.for_examples(splits.train.ids, splits.train.labels, splits.train.classes, stage.map)
+        for i, t in enumerate(stage.terms):
+            mixed = t.view != "plain" and stage_views(stage)[t.view].kind != "cutout"
+            if mixed and "labels" in wants(LOSSES[t.loss]):
+                raise InputError(
+                    f"stages.{name}.terms[{i}]: {t.loss} wants one label for each example, a mix has two",
+                    remedy="use cross_entropy, softmax_bce or kd on a view that mixes",
+                )
         if stage.model.name:
             _check_model_name(stage.model, splits.train, f"stages.{name}.model")
 
@@ -80,13 +96,24 @@ def _check_model_name(model: ModelSettings, train: Dataset, path: str) -> None:
     else:
         place = Path(resolve_model(model.name))
         if place.is_dir() and model.layers:
-            config = read_json(place / "config.json")
-            count = int(config.get("num_hidden_layers") or config.get("n_layers") or 0)
+            count = _encoder_depth(place)
             bad = [i for i in model.layers if count and not 0 <= i < count]
             if bad:
                 raise InputError(
                     f"{path}: layer {bad[0]} of a model with {count} layers", remedy=f"give numbers from 0 to {count - 1}"
                 )
+
+
+def _depth_of(model: ModelSettings) -> int:
+    """How many layers a text encoder will have; 0 if that is not known yet."""
+    place = Path(resolve_model(model.name))
+    return len(model.layers) or (_encoder_depth(place) if place.is_dir() else 0)
+
+
+def _encoder_depth(folder: Path) -> int:
+    """How many layers a saved encoder has; 0 if it does not say."""
+    config = read_json(folder / "config.json")
+    return int(config.get("num_hidden_layers") or config.get("n_layers") or 0)
 
 
 def check_predictions(name: str, said: Predictions, splits: Splits) -> None:

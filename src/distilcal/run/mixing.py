@@ -29,11 +29,15 @@ def stage_views(stage: StageSettings) -> dict[str, ViewSettings]:
 
 def map_key(stage: StageSettings, keys: Mapping[str, str]) -> str:
     """What tells one map from another: the stage that recorded it, or the files of its folder."""
-    return file_digest(Path(stage.map) / MANIFEST) if is_folder(stage.map) else keys.get(stage.map, "")
+    if not is_folder(stage.map):
+        return keys.get(stage.map, "")
+    folder = Path(stage.map)
+    inside = folder / "dynamics" / MANIFEST
+    return file_digest(inside if inside.exists() else folder / MANIFEST)
 
 
 def make_views(
-    name: str, stage: StageSettings, train: Dataset, classifier: Classifier, folders: Mapping[str, Path], key: str
+    name: str, stage: StageSettings, train: Dataset, classifier: Classifier, folders: Mapping[str, Path]
 ) -> tuple[dict[str, ViewMaker], NDArray[Any] | None]:
     """The views of a stage, and the AUM halves that its batches shall hold in equal parts where pairs come from them.
 
@@ -51,7 +55,7 @@ def make_views(
         deepest = len(classifier.network.layers)
         if any(layer > deepest for layer in view.layers):
             raise InputError(f"{path}.layers: the network has {deepest} layers", remedy=f"give numbers from 0 to {deepest}")
-        views[view_name] = make_view(view, len(train.classes), dynamics, number=number, key=key, path=path)
+        views[view_name] = make_view(view, len(train.classes), dynamics, number=number, path=path)
     by_half = dynamics is not None and any(
         v.pairs in ("halves", "similar", "dissimilar") and not v.any_half for v in settings.values()
     )

@@ -34,7 +34,7 @@ from distilcal.recipe import Recipe, ordered_stages, to_toml
 from distilcal.report.runs import SUMMED, read_run, write_runs_page
 from distilcal.run.checks import check_stages
 from distilcal.run.stages import MAP, Stage, Tell, carry_out, stage_key
-from distilcal.selective import aurc, threshold
+from distilcal.selective import aurc, counted, threshold
 from distilcal.store import locked, write_json
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy", "datasets")
@@ -250,7 +250,7 @@ def _describe_data(made: Plan, tell: Tell) -> None:
     counts = ", ".join(f"{data.name} {len(data):,}" for data in made.splits)
     tell(f"data: {counts}; {len(made.splits.train.classes)} classes")
     for o in made.overlaps:
-        tell(f"note: {o.rows:,} examples of {o.second} ({o.share:.1%}) stand in {o.first} too")
+        tell(f"note: {counted(o.rows, 'example')} of {o.second} ({o.share:.1%}) also in {o.first}")
 
 
 def _warn_of_seen_data(recipe: Recipe, tell: Tell) -> None:

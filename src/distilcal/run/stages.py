@@ -103,6 +103,8 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: dict[str, str]) -
     ):  # what is done after training, and what stands below by its key
         settings.pop(unused, None)
     settings["model"].pop("start_from", None)
+    if not stage.record:
+        settings.pop("record_features")
     source = _source_digest(stage)
     if source:
         settings["model"].pop("name")  # the files say what it is, wherever they lie
@@ -184,8 +186,7 @@ def _made(
     said, live = _teacher_for(stage, splits, stages, classifier, wanted, team, tell)
     terms = make_terms(settings, train, classifier, said, live, recipe.seed, stage.name)
     maps = {name: other.folder / MAP for name, other in stages.items()}
-    map_of = map_key(settings, {name: other.key for name, other in stages.items()})
-    views, groups = make_views(stage.name, settings, train, classifier, maps, map_of)
+    views, groups = make_views(stage.name, settings, train, classifier, maps)
     work = stage.store / "work" / stage.key
     recorder = make_recorder(settings, train, classifier, work) if settings.record else None
     with team.leader_first():  # what is tokenised or encoded once is there for the others
@@ -272,11 +273,6 @@ def _teacher_for(
         raise InputError(
             f"stages.{stage.name}: the teacher {teacher.name!r} cannot be run on the student's inputs",
             remedy="use teacher = 'clean' in its views" if mixes else "use teacher_input = 'cached'",
-        )
-    if mixes and teacher.settings.predictions:
-        raise InputError(
-            f"stages.{stage.name}: the teacher {teacher.name!r} is known by its predictions and cannot see mixed examples",
-            remedy="use teacher = 'clean' in the view",
         )
     temperature = 1.0
     with team.leader_first():

@@ -21,6 +21,12 @@ def check_view(settings: ViewSettings, data: Dataset, model: ModelSettings, path
         )
     if model.frozen and any(layer > len(model.hidden) for layer in settings.layers):
         raise InputError(f"{path}: the head has {len(model.hidden)} hidden layers", remedy="give numbers up to that")
+    members = int(settings.fraction * len(data) + 1e-9)
+    if settings.pairs == "regions" and members < 2:
+        raise InputError(
+            f"{path}: a region of fraction {settings.fraction:g} has {members} of {len(data)} examples, too few to pair",
+            remedy="raise fraction, or train on more examples",
+        )
     if settings.teacher == "mixed" and settings.kind == "manifold":
         raise InputError(
             f"{path}: a teacher cannot see what is mixed inside the student", remedy="use kind = 'mixup', or teacher = 'clean'"

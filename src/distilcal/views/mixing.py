@@ -6,11 +6,13 @@ student at most: what the plain pass said is shared. To add one: a branch in ``M
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import hashlib
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot
 
@@ -36,7 +38,6 @@ class Mixing:
     classes: int
     number: int = 0  # among the views of its stage: each draws partners of its own
     high: Any = None  # (N,) AUM half of each row, for variant = "author_code"
-    key: str = field(default="", compare=False)  # what tells one map from another
 
     @property
     def drops_rows(self) -> bool:
@@ -47,16 +48,24 @@ class Mixing:
 
     def describe(self) -> dict[str, Any]:
         """What decides what it does, for hashes."""
-        return {**asdict(self.settings), "number": self.number, "map": self.key}
+        rule = {f.name: _hashed(getattr(self.pairs, f.name)) for f in fields(self.pairs)}  # type: ignore[arg-type]
+        return {**asdict(self.settings), "number": self.number, "pairs_by": type(self.pairs).__name__, **rule}
+
+    @property
+    def asks_live(self) -> bool:
+        """Whether its teacher must be run on what the student sees."""
+        return self.settings.teacher == "mixed"
 
     def __call__(self, network: Any, batch: Batch) -> View:
         s = self.settings
         if s.kind == "cutout":
             return self._cut_out(network, batch)
-        share = self._shares(batch).to(batch.labels.device)
+        drawn = self._drawn(batch)
+        share = torch.from_numpy(drawn[batch.place]).to(batch.labels.device)
         rows, keep = self.pairs(network, batch, self.number)
-        if bool((share == 1).all()):  # this step is not mixed: what the plain pass said
-            return self._view(batch, batch, share, batch.plain(network), keep, _teacher_of(batch))
+        if (drawn == 1).all():  # nobody in this step is mixed: what the plain pass said
+            taught = self._taught(batch, batch, share, batch.inputs, None)
+            return self._view(batch, batch, share, batch.plain(network), keep, taught)
         share = torch.where(torch.from_numpy(keep).to(share.device), share, torch.ones_like(share))
         if s.kind == "manifold":
             layer = self._layer(batch)
@@ -68,8 +77,8 @@ class Mixing:
 
     # ---- draws ---------------------------------------------------------------------------------------------------------
 
-    def _shares(self, batch: Batch) -> Tensor:
-        """The share of each example of the batch in its mix (N,), drawn for the whole step: views of a step have it alike."""
+    def _drawn(self, batch: Batch) -> NDArray[np.float32]:
+        """The share of each example of the whole step in its mix: views of a step draw it alike."""
         s = self.settings
         rng = batch.draws.rng(LAMBDA)
         changed = rng.random() < s.probability
@@ -79,7 +88,11 @@ class Mixing:
             drawn = np.ones(count)
         else:
             drawn = np.broadcast_to(rng.beta(alpha, alpha, size=count if s.shares == "sample" else 1), count)
-        return torch.from_numpy(drawn[batch.place].astype(np.float32))
+        return drawn.astype(np.float32)
+
+    def _shares(self, batch: Batch) -> Tensor:
+        """The share of each example of the batch (N,)."""
+        return torch.from_numpy(self._drawn(batch)[batch.place])
 
     def _layer(self, batch: Batch) -> int | None:
         layers = self.settings.layers
@@ -132,11 +145,11 @@ class Mixing:
             said, taught = batch.plain(network), _teacher_of(batch)
         else:
             pixels = batch.inputs["pixels"]
-            rng, place = self._rng(batch)
+            rng = self._rng(batch)
             height, width = pixels.shape[2:]
             inside = torch.zeros(len(pixels), 1, height, width, dtype=torch.bool)
             for _ in range(self.settings.holes):
-                centre = rng.integers((height, width), size=(len(batch.draws.rows), 2))[place]
+                centre = rng.integers((height, width), size=(len(batch.draws.rows), 2))[batch.place]
                 half = self.settings.length // 2
                 inside |= box_mask(centre - half, centre + half, height, width)
             inputs = {"pixels": pixels.masked_fill(inside.to(pixels.device), 0.0)}  # 0 is the mean: images are normalised
@@ -146,15 +159,14 @@ class Mixing:
 
     # ---- parts ---------------------------------------------------------------------------------------------------------
 
-    def _rng(self, batch: Batch) -> tuple[np.random.Generator, Rows]:
-        return batch.draws.rng(PAIRS, self.number, 2), batch.place
+    def _rng(self, batch: Batch) -> np.random.Generator:
+        return batch.draws.rng(PAIRS, self.number, 2)
 
     def _boxes(self, batch: Batch, share: Tensor) -> tuple[Tensor, Tensor]:
         """Where the partner is pasted in (N, 1, H, W), and the share that the example keeps of its own area."""
         height, width = batch.inputs["pixels"].shape[2:]
-        rng, place = self._rng(batch)
-        centre = rng.integers((height, width), size=(len(batch.draws.rows), 2))
-        centre = centre[place] if self.settings.shares == "sample" else centre[np.zeros(len(place), dtype=np.int64)]
+        centre = self._rng(batch).integers((height, width), size=(len(batch.draws.rows), 2))
+        centre = centre[batch.place if self.settings.shares == "sample" else np.zeros_like(batch.place)]
         low, high, left = boxes(share.cpu().numpy(), centre, height, width)
         inside = box_mask(low, high, height, width) & (share < 1).cpu().view(-1, 1, 1, 1)
         left_share = torch.from_numpy(left.astype(np.float32)).to(share.device)
@@ -180,12 +192,14 @@ class Mixing:
     def _taught(
         self, batch: Batch, other: Batch, share: Tensor, inputs: Tensors | None, mix: Mix | None
     ) -> dict[str, Tensor | None]:
-        """The teacher's word: on what the student sees, or on the two clean examples, mixed as they are."""
+        """The teacher's word: on what the student sees, or its probabilities for the two clean examples, mixed as they are."""
         if not batch.wanted & TEACHERS:
             return {}
         if self.settings.teacher == "mixed":
-            assert batch.ask is not None
-            assert inputs is not None
+            if batch.ask is None or inputs is None:
+                raise InputError(
+                    "teacher = 'mixed' needs a live teacher, and examples mixed at the input", remedy="use 'clean'"
+                )
             return dict(batch.ask(inputs, mix))
         if other is batch:
             return _teacher_of(batch)
@@ -275,7 +289,7 @@ def _teacher_of(batch: Batch) -> dict[str, Tensor | None]:
 
 
 def make_view(
-    settings: ViewSettings, classes: int, dynamics: Dynamics | None = None, *, number: int = 0, key: str = "", path: str = ""
+    settings: ViewSettings, classes: int, dynamics: Dynamics | None = None, *, number: int = 0, path: str = ""
 ) -> Mixing:
     """The view that settings describe; ``dynamics`` (rows in the order of the training set) where its pairs need a map."""
     hidden = any(layer > 0 for layer in settings.layers)
@@ -286,4 +300,11 @@ def make_view(
         )
     rule = make_pairs(settings, dynamics, path, inside=hidden)
     high = aum_halves(dynamics) if settings.variant == "author_code" and dynamics is not None else None
-    return Mixing(settings, rule, classes, number, high, key)
+    return Mixing(settings, rule, classes, number, high)
+
+
+def _hashed(value: Any) -> Any:
+    """What tells one rule from another: arrays by their bytes."""
+    if isinstance(value, tuple):
+        return [_hashed(part) for part in value]
+    return hashlib.blake2b(np.ascontiguousarray(value).tobytes()).hexdigest() if isinstance(value, np.ndarray) else value

@@ -149,7 +149,8 @@ def extreme_partners(
 ) -> Rows:
     """For every row the row of the other half (without halves: any other) of largest (smallest) cosine, of equals the first.
 
-    Exact, in blocks of matrix products: O(N²·K) time, O(N·K + block) memory, never N × N.
+    Over all of them, to single precision, in blocks of matrix products: O(N²·K) time, O(N·K + block) memory, never N × N.
+    The most dissimilar is the same few examples for very many: those with the most extreme saliency.
     """
     rows = unit(torch.from_numpy(np.ascontiguousarray(saliencies, dtype=np.float32)))
     partner = np.empty(len(rows), dtype=np.int64)
@@ -212,7 +213,7 @@ def make_pairs(settings: ViewSettings, dynamics: Dynamics | None, path: str = ""
         return in_other_half
     if settings.saliency == "logits" and len(dynamics.classes) == 2:
         warnings.warn(
-            f"{where}with two classes all saliencies have one direction, so partners are drawn at random; "
+            "with two classes all saliencies have one direction, so partners are drawn at random; "
             "saliency = 'features' tells them apart",
             stacklevel=2,
         )
