@@ -8,14 +8,14 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
-from test_page import CHROMIUM, Outline, in_browser
+from test_page import CHROMIUM, Outline, check_outline, in_browser
 
 from distilcal.cli import main
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
@@ -447,21 +447,7 @@ def test_page_asks_for_nothing_and_is_fit_for_screen_readers(harmful):
     assert "https://" not in page
     assert "@import" not in page
     assert "default-src 'none'" in page
-    outline = Outline(page)
-    assert len(outline.ids) == len(set(outline.ids))
-    assert set(outline.refs) <= set(outline.ids)
-    levels = [int(tag[1]) for tag, _ in outline.tags if re.fullmatch(r"h[1-6]", tag)]
-    assert levels[0] == 1
-    assert all(b <= a + 1 for a, b in pairwise(levels))
-    for tag, attrs in outline.tags:
-        if tag == "svg":
-            assert attrs["role"] == "img"
-            assert attrs["aria-labelledby"]
-        if tag == "th":
-            assert attrs["scope"] in ("row", "col")
-        if attrs.get("class", "").startswith("scroll"):
-            assert attrs["tabindex"] == "0"
-            assert attrs["aria-label"]
+    check_outline(Outline(page))
 
 
 def rows_of(page, label):

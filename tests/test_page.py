@@ -66,6 +66,24 @@ class Outline(HTMLParser):
         self.words.append(data)
 
 
+def check_outline(outline):
+    """Ids, headings, pictures and tables as a screen reader needs them."""
+    assert len(outline.ids) == len(set(outline.ids))
+    assert set(outline.refs) <= set(outline.ids)
+    levels = [int(tag[1]) for tag, _ in outline.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(b <= a + 1 for a, b in pairwise(levels))
+    for tag, attrs in outline.tags:
+        if tag == "svg":
+            assert attrs["role"] == "img"
+            assert attrs["aria-labelledby"]
+        if tag == "th":
+            assert attrs["scope"] in ("row", "col")
+        if attrs.get("class", "").startswith("scroll"):
+            assert attrs["tabindex"] == "0"
+            assert attrs["aria-label"]
+
+
 def test_text_of_users_is_escaped(page):
     outline = Outline(page)
     assert not outline.open
@@ -86,22 +104,9 @@ def test_page_asks_for_nothing(page):
 
 def test_page_is_fit_for_screen_readers(page):
     outline = Outline(page)
+    check_outline(outline)
     tags = outline.tags
     assert ("html", {"lang": "en"}) in tags
-    assert len(outline.ids) == len(set(outline.ids))
-    assert set(outline.refs) <= set(outline.ids)
-    levels = [int(tag[1]) for tag, _ in tags if re.fullmatch(r"h[1-6]", tag)]
-    assert levels[0] == 1
-    assert all(b <= a + 1 for a, b in pairwise(levels))
-    for tag, attrs in tags:
-        if tag == "svg":
-            assert attrs["role"] == "img"
-            assert attrs["aria-labelledby"]
-        if tag == "th":
-            assert attrs["scope"] in ("row", "col")
-        if attrs.get("class", "").startswith("scroll"):
-            assert attrs["tabindex"] == "0"
-            assert attrs["aria-label"]
     assert sum(tag == "svg" for tag, _ in tags) == 5
 
 
