@@ -28,6 +28,7 @@ from distilcal.recipe import ModelSettings, ViewSettings
 from distilcal.views import VIEWS, Batch, View, make_term, make_view
 from distilcal.views.pairs import extreme_partners
 
+PAIRED_COUNTS = ((20_000, 1.0, None), (100_000, 1.0, 0.1), (500_000, 0.05, None))  # examples, share measured, target
 EPOCHS = 3  # of a call: the first warms up and is not counted
 
 
@@ -113,18 +114,18 @@ def pairing(sizes: Sizes) -> list[Row]:
     per_example = epoch_seconds(case, None) / len(case.train)
     rng = np.random.default_rng(SEED)
     rows = []
-    for count, target in ((2_000, None),) if sizes is QUICK else ((20_000, None), (100_000, 0.1), (500_000, None)):
-        logits, labels = rng.normal(size=(count, 3)).astype(np.float32) * 3, rng.integers(0, 3, count)
-        high, made = rng.random(count) < 0.5, saliency(logits, labels)
+    for count, part, target in ((2_000, 1.0, None),) if sizes is QUICK else PAIRED_COUNTS:
+        few = int(part * count / 2)  # of the high half, with all of the low one: that share of all cosines
+        logits, labels = rng.normal(size=(few + count // 2, 3)).astype(np.float32) * 3, rng.integers(0, 3, few + count // 2)
+        high, made = np.arange(len(labels)) < few, saliency(logits, labels)
         begun = time.perf_counter()
         for which in ("similar", "dissimilar"):
             extreme_partners(made, high, which)
-        seconds = time.perf_counter() - begun
+        seconds = (time.perf_counter() - begun) / part
         ratio = seconds / (per_example * count)
+        scaled = "the epoch is scaled up" if part == 1 else f"scaled up from {part:.0%} of the cosines, as is the epoch"
         question = f"both partners of {count:,} examples, 3 classes, / an epoch of {case.name}"
-        rows.append(
-            Row(question, f"{seconds:,.1f} s", f"{per_example * count:,.0f} s", ratio, target, "the epoch is scaled up")
-        )
+        rows.append(Row(question, f"{seconds:,.1f} s", f"{per_example * count:,.0f} s", ratio, target, scaled))
     return rows
 
 
@@ -135,10 +136,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes; judges no target")
     parser.add_argument("--only", nargs="*", help="names of questions", default=[q.__name__ for q in QUESTIONS])
+    parser.add_argument("--rounds", type=int, help="how often the sides take turns")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--json", type=Path, help="also write the rows here")
     options = parser.parse_args()
-    sizes = QUICK if options.quick else Sizes()
+    sizes = QUICK if options.quick else Sizes() if options.rounds is None else Sizes(rounds=options.rounds)
     rows = [row for ask in QUESTIONS if ask.__name__ in options.only for row in ask(sizes)]
     rows = [replace(row, target=None) for row in rows] if options.quick else rows
     print(table(rows))
