@@ -27,6 +27,7 @@ check: $(VENV)/ready-train
 bench: $(BENCH)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_measure.py
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_train.py
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_mix.py
 
 clean:
 	rm -rf $(VENV) $(BENCH) demo
