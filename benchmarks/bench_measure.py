@@ -314,10 +314,13 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(widths), *lines[1:]])
 
 
-def versions() -> dict[str, str]:
-    peers = ("torch", "torchmetrics", "netcal", "uncertainty-calibration", "probmetrics", "relplot", "scikit-learn")
+PEERS_HERE = ("torch", "torchmetrics", "netcal", "uncertainty-calibration", "probmetrics", "relplot", "scikit-learn")
+
+
+def versions(names: Iterable[str] = ("numpy", "scipy", *PEERS_HERE)) -> dict[str, str]:
+    """What of these is installed, and in which version."""
     found = {}
-    for name in ("numpy", "scipy", *peers):
+    for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench_measure import Row, failure, table  # first: it sets the number of threads before the libraries load
+from bench_measure import Row, failure, table, versions  # first: it sets the number of threads before the libraries load
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -22,10 +22,9 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -424,16 +423,6 @@ QUESTIONS: dict[str, Callable[[Sizes], list[Row]]] = {
     "padding": padding,
     "memory": memory,
 }
-
-
-def versions(names: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "missing"
-    return found
 
 
 def main() -> int:
