@@ -235,6 +235,7 @@ def test_calibrated_student(place, tmp_path, monkeypatch, augment):
         "stages.alone.model.name='resnet8'",
         f"stages.alone.model.augment={str(augment).lower()}",
         "stages.alone.train.epochs=1",
+        "stages.alone.train.batch=64",  # two steps
         "stages.alone.train.lr=0.01",
     ]
     some = ["teacher", "kd-cutout", "rkd-mixup", "crd-cutmix"] if augment else None
