@@ -11,6 +11,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -58,7 +59,7 @@ class ModelSettings:
     max_length: int = 256  # tokens
     frozen: bool = False  # keep the encoder as it is, cache its features, train a head on them
     hidden: tuple[int, ...] = ()  # widths of a perceptron in place of a linear head on vectors or frozen features
-    weights: str = ""  # .safetensors of a network for images
+    weights: str = ""  # .safetensors of a network for images; $DISTILCAL_DATA in it is put in
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)  # of the channels of images in [0, 1]
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
     augment: bool = True  # crop and flip images in training
@@ -83,6 +84,7 @@ class TrainSettings:
     accumulate: int = 1  # split each batch into so many parts: same gradient, less memory
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     choose: Literal["nll", "accuracy", "last"] = "nll"  # which epoch to keep, by dev
+    choose_among: tuple[int, ...] = ()  # only after so many epochs, as [2, 4, 8]; empty: after any
     patience: int = 0  # stop after so many epochs without a better one; 0: never
 
 
@@ -391,6 +393,10 @@ def _check_train(train: TrainSettings, path: str) -> None:
         raise InputError(f"{path}: weight_decay must not be negative, momentum in [0, 1)")
     if not train.lr > 0 or not 0 <= train.warmup < 1 or train.clip < 0 or train.patience < 0:
         raise InputError(f"{path}: lr must be above 0, warmup in [0, 1), clip and patience not negative")
+    if any(not 1 <= epoch <= train.epochs for epoch in train.choose_among):
+        raise InputError(f"{path}.choose_among names epochs outside 1 to {train.epochs}", remedy="leave them out")
+    if train.choose_among and train.choose == "last":
+        raise InputError(f"{path}.choose_among does nothing with choose = 'last'", remedy="leave out one of them")
     if train.schedule == "steps" and not train.milestones:
         raise InputError(f"{path}.schedule = 'steps' needs milestones", remedy="give the epochs, as milestones = [80, 120]")
 
@@ -402,8 +408,8 @@ def settings_from(kind: Any, table: Any, path: str = "") -> Any:
     """A dataclass of settings from a table; ``path`` is where the table stands, for errors."""
     if not isinstance(table, Mapping):
         raise InputError(f"{path or 'the recipe'} is {table!r}, not a table", remedy="write it as [table] with keys")
-    hints = get_type_hints(kind)
-    names = [f.name for f in fields(kind)]
+    hints = _hints(kind)
+    names = list(hints)
     values: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in table.items():
@@ -422,8 +428,17 @@ def settings_from(kind: Any, table: Any, path: str = "") -> Any:
     return kind(**values)
 
 
+@lru_cache(maxsize=64)
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, in their order."""
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
 def _value(hint: Any, value: Any, path: str) -> Any:
     origin, inside = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
     if is_dataclass(hint):
         return settings_from(hint, value, path)
     if origin in (Union, types.UnionType):
@@ -457,8 +472,18 @@ def change_table(table: dict[str, Any], change: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text
     *above, last = path.strip().split(".")
+    place: Any = table
     for key in above:
-        table = table.setdefault(key, {})
-        if not isinstance(table, dict):
+        place = place[_index(place, key, change)] if isinstance(place, list) else place.setdefault(key, {})
+        if not isinstance(place, (dict, list)):
             raise InputError(f"--set {change!r}: {key} is not a table", remedy="name a key of a table")
-    table[last] = value
+    if isinstance(place, list):
+        place[_index(place, last, change)] = value
+    else:
+        place[last] = value
+
+
+def _index(place: list[Any], key: str, change: str) -> int:
+    if not key.isdigit() or int(key) >= len(place):
+        raise InputError(f"--set {change!r}: {key!r} is not one of {len(place)} entries", remedy="they are counted from 0")
+    return int(key)

@@ -88,6 +88,14 @@ class Images:
     def contents(self, *, loosely: bool = False) -> Iterable[bytes]:
         return (image.tobytes() for image in self.pixels)
 
+    def scaled(self, side: int) -> Images:
+        """The same pictures as squares of so many pixels."""
+        from PIL import Image
+
+        if self.pixels.shape[1:3] == (side, side):
+            return self
+        return Images(np.stack([np.asarray(Image.fromarray(pixels).resize((side, side))) for pixels in self.pixels]))
+
     def example(self, row: int) -> str:
         height, width = self.pixels.shape[1:3]
         return f"{width} × {height} pixels"

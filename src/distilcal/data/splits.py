@@ -8,7 +8,7 @@ from typing import cast
 
 from distilcal.data.catalogue import load_benchmark
 from distilcal.data.corruptions import corrupted, corruption_from
-from distilcal.data.dataset import Choices, Dataset, Role, overlap
+from distilcal.data.dataset import Choices, Dataset, Images, Role, overlap
 from distilcal.data.sources import Columns, read_dataset
 from distilcal.errors import InputError
 from distilcal.recipe import DataSettings
@@ -87,6 +87,8 @@ def read_splits(settings: DataSettings) -> Splits:
     if settings.limit_test:
         later = [data.sample(settings.limit_test, seed=settings.seed) for data in later]
     reserved = [name if severity is None else f"{name}-{severity}" for name, severity in corruptions]
+    if settings.size:  # benchmarks come as they are; other sources are read at this size
+        train, *later = (_scaled(data, settings.size) for data in (train, *later))
     named = _distinct([data.name for data in later[2:]], ("train", "dev", "test", *reserved))
     roles: list[tuple[Dataset, Role, str]] = [(later[0], "dev", "dev"), (later[1], "test", "test")]
     roles += [(data, "ood", name) for data, name in zip(later[2:], named, strict=True)]
@@ -109,6 +111,10 @@ def _distinct(names: list[str], taken: Sequence[str]) -> list[str]:
             new, number = f"{name}-{number}", number + 1
         made.append(new)
     return made
+
+
+def _scaled(data: Dataset, side: int) -> Dataset:
+    return replace(data, inputs=data.inputs.scaled(side)) if isinstance(data.inputs, Images) else data
 
 
 def _check_kinds(train: Dataset, others: list[Dataset]) -> None:

@@ -359,8 +359,11 @@ def _best(history: Sequence[dict[str, Any]], settings: TrainSettings) -> int:
     """The epoch to keep: the first with the best figure on dev."""
     if settings.choose == "last":
         return len(history) - 1
-    figures = [h["dev"][settings.choose] for h in history]
-    return int(np.argmax(figures) if settings.choose == "accuracy" else np.argmin(figures))
+    among = [i for i in range(len(history)) if not settings.choose_among or i + 1 in settings.choose_among]
+    if not among:  # none of them has come yet
+        return len(history) - 1
+    figures = [history[i]["dev"][settings.choose] for i in among]
+    return among[int(np.argmax(figures) if settings.choose == "accuracy" else np.argmin(figures))]
 
 
 def _stopped(history: Sequence[dict[str, Any]], settings: TrainSettings) -> bool:

@@ -41,7 +41,9 @@ from distilcal.metrics.evaluation import (
     binomial_interval,
     compare,
     evaluate,
+    paired_interval,
     reliability,
+    replicates,
 )
 
 __all__ = [
@@ -74,7 +76,9 @@ __all__ = [
     "metric",
     "nll",
     "oe",
+    "paired_interval",
     "reliability",
+    "replicates",
     "rmsce",
     "sce",
     "smooth_ece",

@@ -244,7 +244,7 @@ def compare(
     raw = {}
     for name, parts in replicates.items():
         with np.errstate(invalid="ignore"):
-            raw[name] = _paired(values[name][1] - values[name][0], np.concatenate(parts), len(a), level)
+            raw[name] = paired_interval(values[name][1] - values[name][0], np.concatenate(parts), len(a), level)
     holm = dict(zip(raw, _holm([p for _, _, _, p in raw.values()]), strict=True))
     differences = {}
     for name, (difference, low, high, p_value) in raw.items():
@@ -256,6 +256,29 @@ def compare(
         text = chosen[name][2]
         differences[name] = Difference(name, value_a, value_b, difference, low, high, p_value, holm[name], better, text)
     return Comparison(a.name, b.name, len(a), differences, intervals, level)
+
+
+def replicates(
+    predictions: Predictions, metrics: Mapping[str, Mapping[str, Any]], count: int, *, seed: int = 0
+) -> dict[str, tuple[float, FloatArray]]:
+    """Value and bootstrap replicates (count,) of each metric, for comparisons that are made later.
+
+    ``metrics`` says name → ``{"metric": …}`` with its parameters. Sets of the same size are resampled with the same rows, so
+    differences of replicates are paired.
+    """
+    rows = Rows.of(predictions)
+    chosen: dict[str, tuple[OnRows, dict[str, Any], str]] = {}
+    for name, said in metrics.items():
+        kind = str(said["metric"])
+        made = _choose(predictions, {kind: {k: v for k, v in said.items() if k != "metric"}}, 15, "right")
+        chosen[name] = made[kind]
+    values = {name: float(call(rows)) for name, (call, _, _) in chosen.items()}
+    drawn: dict[str, list[FloatArray]] = {name: [] for name in chosen}
+    for weights in _bootstrap_weights(rows, count, seed):
+        resampled = rows.resampled(weights)
+        for name, (call, _, _) in chosen.items():
+            drawn[name].append(call(resampled))
+    return {name: (values[name], np.concatenate(parts)) for name, parts in drawn.items()}
 
 
 def reliability(predictions: Predictions, *, bins: int = 15, closed: Closed = "right", level: float = 0.95) -> Reliability:
@@ -379,7 +402,7 @@ def _interval(name: str, value: float, replicates: FloatArray, level: float) -> 
     return float(max(min(low, value), 0.0)), float(min(max(high, value), UPPER_LIMIT.get(name, 1.0)))
 
 
-def _paired(difference: float, replicates: FloatArray, rows: int, level: float) -> tuple[float, float, float, float]:
+def paired_interval(difference: float, replicates: FloatArray, rows: int, level: float) -> tuple[float, float, float, float]:
     """Difference, interval and two-sided p-value of a paired bootstrap."""
     if not np.isfinite(difference) or not np.isfinite(replicates).all():
         return difference, -np.inf, np.inf, 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import copy
 import json
 from collections.abc import Sequence
@@ -146,6 +147,11 @@ def load_classifier(folder: Path) -> Classifier:
 # ---- parts -------------------------------------------------------------------------------------------------------------
 
 
+def weights_path(said: str) -> Path:
+    """The file that a recipe names, with variables such as $DISTILCAL_DATA put in."""
+    return Path(os.path.expandvars(said))
+
+
 def _load_weights(network: torch.nn.Module, path: Path) -> None:
     try:
         network.load_state_dict(load_file(path))
@@ -169,7 +175,7 @@ def _pictures(settings: ModelSettings, classes: Sequence[str], seed: int) -> Cla
     feed = _image_feed(settings)
     if not settings.weights:
         return Classifier(network, feed, tuple(classes), settings)
-    path = Path(settings.weights)
+    path = weights_path(settings.weights)
     if not path.exists():
         raise InputError("there is no such file", source=str(path), remedy="give the .safetensors of this network")
     try:

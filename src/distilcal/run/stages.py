@@ -22,7 +22,7 @@ from distilcal.engine import Step, fit, same_inputs, teacher_outputs
 from distilcal.engine.processes import Team
 from distilcal.errors import InputError
 from distilcal.files import read_predictions
-from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk
+from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk, weights_path
 from distilcal.models.feeds import FrozenFeed, ImageFeed
 from distilcal.models.text import resolve_model
 from distilcal.predictions import Predictions
@@ -320,8 +320,8 @@ def _wants(loss: str, name: str) -> tuple[str, ...]:
 def _source_digest(stage: StageSettings) -> Any:
     """What a model's name stands for: the files of a folder; a hub model by name."""
     made: dict[str, str] = {}
-    if stage.model.weights and Path(stage.model.weights).exists():
-        made["weights"] = file_digest(Path(stage.model.weights))
+    if stage.model.weights and weights_path(stage.model.weights).exists():
+        made["weights"] = file_digest(weights_path(stage.model.weights))
     if stage.model.name and (stage.model.name.startswith("package:") or Path(stage.model.name).is_dir()):
         folder = Path(resolve_model(stage.model.name))
         kinds = (".json", ".safetensors", ".bin", ".txt", ".model")

@@ -1,0 +1,226 @@
+"""From a study to jobs: what is trained, on what it depends, where a choice is made, which cell each job fills.
+
+Nothing here reads data or imports torch: a job is known by its settings. What is trained under a name in the store also
+depends on the data's content and is found out by who carries the job out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from distilcal.errors import InputError
+from distilcal.recipe import DataSettings, Recipe, StageSettings, dependencies, is_folder, ordered_stages
+from distilcal.study.settings import GridSettings, Study, changed_stage, near, points, task_recipe
+
+COUNTS_EPOCHS = ("pskd",)  # losses whose course depends on how many epochs there are in all
+ROLES = ("teacher", "start_from", "map")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One stage to be trained, on one task with one seed."""
+
+    id: str
+    label: str
+    task: str
+    seed: int
+    data: DataSettings
+    stage: StageSettings
+    needs: dict[str, str]  # role → job or choice
+    candidate: bool = False  # only a point of a grid: its model is not kept unless it is chosen
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best of several jobs on dev."""
+
+    id: str
+    label: str
+    task: str
+    seed: int
+    jobs: tuple[str, ...]
+    by: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Jobs and choices, each after what it needs, and which of them stands for each method, task and seed."""
+
+    jobs: dict[str, Job] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict)
+    cells: dict[tuple[str, str, int], str] = field(default_factory=dict)  # (method, task, seed) → job or choice
+    points: int = 0  # of all grids, those included that one run covers together with others
+
+    def order(self) -> list[str]:
+        """Jobs and choices in an order in which they can be carried out."""
+        done: dict[str, None] = {}
+        for id_ in (*self.jobs, *self.choices):
+            self._visit(id_, done)
+        return list(done)
+
+    def _visit(self, id_: str, done: dict[str, None]) -> None:
+        if id_ in done:
+            return
+        for needed in self.needs(id_):
+            self._visit(needed, done)
+        done[id_] = None
+
+    def needs(self, id_: str) -> tuple[str, ...]:
+        """What must be done before."""
+        return self.choices[id_].jobs if id_ in self.choices else tuple(self.jobs[id_].needs.values())
+
+    @property
+    def measured(self) -> set[str]:
+        """Jobs and choices that fill cells."""
+        return set(self.cells.values())
+
+
+def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str] = ()) -> Graph:
+    """All jobs of a study, or of some of its methods and tasks."""
+    for asked, known, kind in ((methods, study.methods, "method"), (tasks, study.tasks, "task")):
+        for name in asked:
+            if name not in known:
+                raise InputError(f"there is no {kind} {name!r} in {study.name}", remedy=f"did you mean {near(name, known)}?")
+    made = _Expansion(study)
+    for task in tasks or study.tasks:
+        recipe = task_recipe(study, task)
+        for seed in study.seeds:
+            for method in methods or study.methods:
+                made.graph.cells[method, task, seed] = made.stands_for(recipe, study.methods[method].stage, task, seed)
+    return replace(made.graph, points=made.points)
+
+
+class _Expansion:
+    def __init__(self, study: Study):
+        self.study, self.graph, self.points = study, Graph(), 0
+        self.known: dict[tuple[str, str, int], str] = {}  # (task, stage, seed) → job or choice
+        self.grids = {stage: grid for grid in study.grids.values() for stage in grid.stages}
+
+    def stands_for(self, recipe: Recipe, stage: str, task: str, seed: int) -> str:
+        """The job or choice that a stage's name stands for; it and all it needs are put into the graph."""
+        if (task, stage, seed) in self.known:
+            return self.known[task, stage, seed]
+        settings = recipe.stages[stage]
+        settings = changed_stage(settings, self.study.changes.get(stage, ()))
+        needs = {role: self.stands_for(recipe, name, task, seed) for role, name in _roles(settings)}
+        grid = self.grids.get(stage)
+        label = f"{task} · {stage}" + (f" · seed {seed}" if len(self.study.seeds) > 1 else "")
+        if grid is None or not settings.terms:
+            made = self._job(label, task, seed, recipe.data, settings, needs, candidate=False)
+        else:
+            made = self._choice(label, task, seed, recipe.data, settings, needs, grid)
+        self.known[task, stage, seed] = made
+        return made
+
+    def _job(
+        self,
+        label: str,
+        task: str,
+        seed: int,
+        data: DataSettings,
+        settings: StageSettings,
+        needs: dict[str, str],
+        *,
+        candidate: bool,
+    ) -> str:
+        # Names of other stages stand in ``needs`` by what they are; how a model is calibrated later changes nothing in it.
+        map_, model = settings.map if is_folder(settings.map) else "", replace(settings.model, start_from="")
+        trained = replace(settings, teacher="", map=map_, model=model, calibrate="none")
+        id_ = _digest(data, seed, trained, sorted(needs.items()))
+        old = self.graph.jobs.get(id_)
+        if old is None:
+            self.graph.jobs[id_] = Job(id_, label, task, seed, data, settings, needs, candidate)
+        elif old.candidate and not candidate:
+            self.graph.jobs[id_] = replace(old, candidate=False)
+        return id_
+
+    def _choice(
+        self,
+        label: str,
+        task: str,
+        seed: int,
+        data: DataSettings,
+        settings: StageSettings,
+        needs: dict[str, str],
+        grid: GridSettings,
+    ) -> str:
+        axes, whole = together(grid, settings)
+        self.points += len(points(grid.axes))
+        jobs = []
+        for point in points(axes):
+            words = ", ".join(f"{_short(path)} {value}" for path, value in point)
+            stage = changed_stage(whole, point)
+            jobs.append(self._job(f"{label} · {words}", task, seed, data, stage, needs, candidate=True))
+        id_ = _digest("choice", grid.choose, jobs)
+        self.graph.choices[id_] = Choice(id_, label, task, seed, tuple(jobs), grid.choose)
+        return id_
+
+
+def together(grid: GridSettings, stage: StageSettings) -> tuple[list[dict[str, Any]], StageSettings]:
+    """The axes that need runs of their own, and the stage that covers the others.
+
+    A grid over epochs is one run that is looked at after each of them, if nothing in it depends on how many there are.
+    """
+    free = (
+        stage.train.schedule in ("none", "steps")
+        and not stage.train.warmup
+        and not stage.train.patience
+        and stage.train.choose == "last"
+        and not any(term.loss in COUNTS_EPOCHS for term in stage.terms)
+    )
+    axes = []
+    for axis in grid.axes:
+        if free and set(axis) == {"train.epochs"}:
+            epochs = sorted(axis["train.epochs"])
+            among = () if epochs == list(range(1, epochs[-1] + 1)) else tuple(epochs)
+            stage = replace(stage, train=replace(stage.train, epochs=epochs[-1], choose=grid.choose, choose_among=among))
+        else:
+            axes.append(axis)
+    return axes, stage
+
+
+def job_recipe(graph: Graph, id_: str, chosen: dict[str, str]) -> tuple[Recipe, str]:
+    """The recipe of a job with all it depends on, and the name of its own stage in it. ``chosen`` says choice → job."""
+    stages: dict[str, StageSettings] = {}
+
+    def add(job_id: str) -> str:
+        job_id = chosen.get(job_id, job_id)
+        if job_id not in stages:
+            job = graph.jobs[job_id]
+            names = {role: add(needed) for role, needed in job.needs.items()}
+            stage = job.stage
+            stage = replace(stage, teacher=names.get("teacher", ""))
+            if "map" in names:
+                stage = replace(stage, map=names["map"])
+            if "start_from" in names:
+                stage = replace(stage, model=replace(stage.model, start_from=names["start_from"]))
+            stages[job_id] = stage
+        return job_id
+
+    name = add(id_)
+    job = graph.jobs[name]
+    return Recipe(name="study", seed=job.seed, data=job.data, stages=stages), name
+
+
+def check_graph(study: Study) -> None:
+    """Refuse a cycle or a missing stage before anything runs."""
+    for task in study.tasks:
+        ordered_stages(task_recipe(study, task))
+
+
+def _roles(stage: StageSettings) -> Iterable[tuple[str, str]]:
+    named = dict(zip(ROLES, (stage.teacher, stage.model.start_from, "" if is_folder(stage.map) else stage.map), strict=True))
+    assert set(filter(None, named.values())) == set(dependencies(stage))
+    return [(role, name) for role, name in named.items() if name]
+
+
+def _short(path: str) -> str:
+    parts: Sequence[str] = path.split(".")
+    return parts[-1] if not parts[-1].isdigit() else path
+
+
+def _digest(*parts: Any) -> str:
+    return "s" + hashlib.blake2b(repr(parts).encode(), digest_size=9).hexdigest()

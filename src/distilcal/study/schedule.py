@@ -1,0 +1,199 @@
+"""Carrying out a graph: what is ready goes to the executor, choices are made as soon as they can be, failures stay local."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from distilcal.errors import InputError
+from distilcal.recipe import as_table
+from distilcal.store import locked
+from distilcal.study.executors import Executor
+from distilcal.study.graph import Graph, job_recipe
+
+POLL = 0.5  # seconds to wait for a job before looking again
+
+
+@dataclass
+class Outcome:
+    """What came of a graph."""
+
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)  # job → what it returned
+    chosen: dict[str, str] = field(default_factory=dict)  # choice → job
+    failed: dict[str, str] = field(default_factory=dict)  # job or choice → why
+    trained: int = 0
+    seconds: float = 0.0
+
+    def job_of(self, id_: str) -> str:
+        return self.chosen.get(id_, id_)
+
+
+@dataclass(frozen=True)
+class News:
+    """How far the graph is: what a progress bar shows."""
+
+    done: int
+    total: int
+    failed: int
+    running: tuple[str, ...]
+    label: str  # of what just ended
+    result: Mapping[str, Any] | None
+    error: str
+
+
+def carry_out_graph(
+    graph: Graph,
+    executor: Executor,
+    store: Path,
+    measure: Callable[[str], Any],
+    *,
+    tell: Callable[[News], None] = lambda news: None,
+) -> Outcome:
+    """Train every job, make every choice, measure what fills cells. ``measure`` says for a job or choice what is wanted of it.
+
+    What fails is marked, with all that needs it; the rest goes on. Losers of a choice are removed from the store.
+    """
+    begun = time.perf_counter()
+    outcome = Outcome()
+    run = _Run(graph, executor, store, measure, tell, outcome)
+    try:
+        run.go()
+    finally:
+        outcome.seconds = time.perf_counter() - begun
+    return outcome
+
+
+class _Run:
+    def __init__(
+        self, graph: Graph, executor: Executor, store: Path, measure: Any, tell: Callable[[News], None], outcome: Outcome
+    ):
+        self.graph, self.executor, self.store, self.measure, self.tell, self.outcome = (
+            graph,
+            executor,
+            store,
+            measure,
+            tell,
+            outcome,
+        )
+        self.wanted = graph.measured
+        self.waiting: dict[str, int] = {}  # job or choice → how many it still waits for
+        self.after: dict[str, list[str]] = {}
+        self.ready: deque[str] = deque()
+        self.running: dict[str, str] = {}
+        self.total = len(graph.jobs) + sum(1 for id_ in graph.choices if id_ in self.wanted)
+        self.done = 0
+        for id_ in graph.order():
+            needed = set(graph.needs(id_))
+            self.waiting[id_] = len(needed)
+            for other in needed:
+                self.after.setdefault(other, []).append(id_)
+            if not needed:
+                self.ready.append(id_)
+
+    def go(self) -> None:
+        while self.ready or self.running:
+            while self.ready and len(self.running) < self.executor.slots:
+                self._start(self.ready.popleft())
+            for name, result in self.executor.finished(POLL):
+                self._ended(name, result)
+
+    def _start(self, id_: str) -> None:
+        """Hand a job to the executor; of a choice, the model that was chosen, to be measured."""
+        if id_ in self.graph.choices:
+            self._choose(id_)
+            return
+        job = self.graph.jobs[id_]
+        self._submit(id_, id_, keep=not job.candidate, measure=self.measure(id_) if id_ in self.wanted else None)
+
+    def _submit(self, name: str, job: str, *, keep: bool, measure: Any) -> None:
+        try:
+            recipe, stage = job_recipe(self.graph, job, self.outcome.chosen)
+        except InputError as error:
+            self._fail(name, str(error))
+            return
+        self.running[name] = self.graph.jobs[job].label
+        arguments = {"table": as_table(recipe), "name": stage, "store": str(self.store), "measure": measure, "keep": keep}
+        self.executor.submit(name, arguments)
+
+    def _choose(self, id_: str) -> None:
+        choice = self.graph.choices[id_]
+        there = [job for job in choice.jobs if job in self.outcome.results]
+        if not there:
+            self._fail(id_, f"no point of the grid could be trained: {self.outcome.failed.get(choice.jobs[0], '')}")
+            return
+
+        def figure(job: str) -> float:
+            result = self.outcome.results[job]
+            return float(result["epochs"][result["best"]]["dev"][choice.by])
+
+        best = max(there, key=figure) if choice.by == "accuracy" else min(there, key=figure)  # the first of equals
+        self.outcome.chosen[id_] = best
+        self.graph.jobs[best] = replace(self.graph.jobs[best], candidate=False)
+        if id_ in self.wanted:
+            self._submit(id_, best, keep=True, measure=self.measure(id_))
+        else:
+            self._free(id_)
+
+    def _ended(self, name: str, result: dict[str, Any] | BaseException) -> None:
+        label = self.running.pop(name)
+        if isinstance(result, BaseException):
+            if not isinstance(result, Exception):
+                raise result
+            self._fail(name, f"{type(result).__name__}: {result}" if not isinstance(result, InputError) else str(result))
+            return
+        self.outcome.trained += bool(result["trained"])
+        if name in self.graph.choices:
+            self.outcome.results[self.outcome.chosen[name]] = result
+        else:
+            self.outcome.results[name] = result
+        self.done += 1
+        self._free(name)
+        self.tell(self._news(label, result, ""))
+
+    def _free(self, id_: str) -> None:
+        """Let go on what waited for this one."""
+        for other in self.after.get(id_, ()):
+            if other in self.outcome.failed:
+                continue
+            self.waiting[other] -= 1
+            if self.waiting[other] == 0:
+                self.ready.append(other)
+
+    def _fail(self, id_: str, why: str) -> None:
+        self.outcome.failed[id_] = why
+        self.done += id_ in self.graph.jobs or id_ in self.wanted
+        label = self.graph.jobs[id_].label if id_ in self.graph.jobs else self.graph.choices[id_].label
+        self.tell(self._news(label, None, why))
+        for other in self.after.get(id_, ()):
+            if other in self.graph.choices:  # a choice is made among those that are left
+                self.waiting[other] -= 1
+                if self.waiting[other] == 0:
+                    self.ready.append(other)
+            elif other not in self.outcome.failed:
+                self._fail(other, f"needs {label}, which failed")
+
+    def _news(self, label: str, result: Mapping[str, Any] | None, error: str) -> News:
+        return News(self.done, self.total, len(self.outcome.failed), tuple(self.running.values()), label, result, error)
+
+
+def remove_losers(graph: Graph, outcome: Outcome, store: Path) -> int:
+    """Delete the models of grid points that were not chosen; how their training went stays known. The bytes that are free."""
+    freed = 0
+    kept = {outcome.results[job]["key"] for job in outcome.results if not graph.jobs[job].candidate}
+    for job, result in outcome.results.items():
+        key = result["key"]
+        folder = store / "stages" / key
+        if not graph.jobs[job].candidate or key in kept or not folder.exists():
+            continue
+        try:
+            with locked(store / "locks" / key, busy="in use"):
+                freed += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+                shutil.rmtree(folder)
+        except InputError:
+            continue  # somebody trains or reads it
+    return freed

@@ -1,0 +1,412 @@
+"""A study as a typed TOML file: stages, tasks, methods, grids, tables, claims and figures, at two or more scales.
+
+Everything a scale changes stands under ``[scales.NAME]`` of the same file. Tables, methods and claims cannot be changed by a
+scale, so every cell of one scale exists in all others.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from distilcal.errors import InputError
+from distilcal.recipe import Recipe, StageSettings, checked, recipe_from, settings_from
+
+SCALED = ("note", "seeds", "data", "stages", "tasks", "grids")  # what a scale may change
+NOT_STATED = math.nan  # in a list of the paper's figures: not readable, or not reported
+
+
+@dataclass(frozen=True)
+class MetricSettings:
+    """How a figure is computed and shown. Keys beyond these are parameters of the metric."""
+
+    metric: str = ""
+    percent: bool = False  # shown times 100
+    digits: int = 3
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """One column of a paper's table, or a few: data, what it changes in the stages, and the sets that are measured."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    stages: dict[str, Any] = field(default_factory=dict)  # changes to the study's stages
+    sets: dict[str, str] = field(default_factory=dict)  # name in the tables → split: "test", or the name of another domain
+    here: dict[str, str] = field(default_factory=dict)  # name in the tables → what stands in for it at this scale
+
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """A row: a stage, as trained or divided by the temperature that suits dev."""
+
+    stage: str = ""
+    scaled: bool = False
+
+
+@dataclass(frozen=True)
+class GridSettings:
+    """Stages that are trained at every point of a grid; the best on dev stands for the stage, as teacher too."""
+
+    stages: tuple[str, ...] = ()
+    axes: tuple[dict[str, Any], ...] = ()  # each: path in the stage → values; paths of one axis move together
+    choose: Literal["accuracy", "nll"] = "accuracy"
+
+
+@dataclass(frozen=True)
+class VariantSettings:
+    """A method at every point of some axes, all of them measured: an ablation."""
+
+    of: str = ""
+    axes: tuple[dict[str, Any], ...] = ()
+    names: tuple[str, ...] = ()  # one word an axis, for the variants' names
+
+
+@dataclass(frozen=True)
+class PlaceSettings:
+    """Where in the results a figure is taken; a row and a column of a table together say all of it."""
+
+    name: str = ""
+    method: str = ""
+    task: str = ""
+    set: str = ""
+    metric: str = ""
+    scaled: bool | None = None
+    against: str = ""  # the method that this one is compared with
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """A table of the paper: rows and columns, what they have in common, and the paper's own figures."""
+
+    name: str = ""
+    title: str = ""
+    note: str = ""
+    rows: tuple[PlaceSettings, ...] = ()
+    columns: tuple[PlaceSettings, ...] = ()
+    common: PlaceSettings = PlaceSettings()
+    paper: tuple[Any, ...] = ()  # a list for each row; each figure a number, [mean, std], or nan
+
+
+@dataclass(frozen=True)
+class ClaimSettings:
+    """What the paper says in words: one method's figure is lower (or higher) than another's, in so many of the places."""
+
+    text: str = ""
+    metric: str = ""
+    lower: str = ""  # a method; or
+    higher: str = ""
+    than: str = ""
+    pairs: tuple[tuple[str, ...], ...] = ()  # instead of the above: [lower or higher one, other] each
+    direction: Literal["lower", "higher"] = "lower"  # of pairs
+    places: tuple[PlaceSettings, ...] = ()  # task and set; empty: the first set of every task
+    at_least: int = 0  # of all comparisons; 0: all
+
+
+@dataclass(frozen=True)
+class FigureSettings:
+    """A picture: metrics against each other, against a number, over the epochs; reliability; features; a data map."""
+
+    name: str = ""
+    title: str = ""
+    note: str = ""
+    kind: Literal["scatter", "line", "training", "reliability", "projection", "map"] = "scatter"
+    methods: tuple[str, ...] = ()
+    places: tuple[PlaceSettings, ...] = ()
+    x: str = ""  # scatter: a metric; line: the name of the axis
+    y: str = ""  # a metric
+    values: tuple[float, ...] = ()  # line: the number that belongs to each method
+    classes: tuple[str, ...] = ()  # projection: three of them
+
+
+@dataclass(frozen=True)
+class TheoremSettings:
+    """Linear models on which a theorem is tried: rows × columns, shares of the teacher, temperatures."""
+
+    name: Literal["theorem1", "theorem2"] = "theorem1"
+    title: str = ""
+    rows: int = 400
+    columns: int = 5
+    alphas: tuple[float, ...] = (0.1, 0.5, 0.9, 1.0)
+    temperatures: tuple[float, ...] = (1.0, 2.0, 5.0, 20.0)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study at one scale. ``tables`` and the rest are the same at every scale."""
+
+    name: str = ""
+    title: str = ""
+    scale: str = ""
+    note: str = ""  # what this scale is
+    seeds: tuple[int, ...] = (0,)
+    data: dict[str, Any] = field(default_factory=dict)  # common to all tasks
+    stages: dict[str, Any] = field(default_factory=dict)  # as in a recipe
+    tasks: dict[str, TaskSettings] = field(default_factory=dict)
+    methods: dict[str, MethodSettings] = field(default_factory=dict)
+    metrics: dict[str, MetricSettings] = field(default_factory=dict)
+    grids: dict[str, GridSettings] = field(default_factory=dict)
+    variants: tuple[VariantSettings, ...] = ()
+    changes: dict[str, Any] = field(default_factory=dict)  # what each variant's stage changes in the one it is like
+    tables: tuple[TableSettings, ...] = ()
+    claims: tuple[ClaimSettings, ...] = ()
+    figures: tuple[FigureSettings, ...] = ()
+    theorems: tuple[TheoremSettings, ...] = ()
+
+
+def study_names() -> dict[str, Any]:
+    """The studies that come with the package."""
+    folder = files("distilcal").joinpath("studies")
+    return {f.name.removesuffix(".toml"): f for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name.endswith(".toml")}
+
+
+def read_study(source: str, scale: str = "small", seeds: int | None = None) -> Study:
+    """The study of that name, or in that file, at a scale; ``seeds`` is how many, the file's own first."""
+    known = study_names()
+    path = Path(source)
+    if source in known:
+        text = known[source].read_text(encoding="utf-8")
+    elif path.suffix == ".toml":
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot be read: {error}", source=source, remedy="give a TOML file") from None
+    else:
+        raise InputError(f"there is no study {source!r}", remedy=f"did you mean {near(source, known)}?")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"not readable as TOML: {error}", source=source, remedy="mend it") from None
+    try:
+        return study_from({"name": path.stem, **table}, scale, seeds)
+    except InputError as error:
+        error.source = error.source or source
+        raise
+
+
+def study_from(table: Mapping[str, Any], scale: str, seeds: int | None = None) -> Study:
+    """The study that a table describes, at a scale."""
+    scales = table.get("scales", {})
+    if scale not in scales:
+        raise InputError(f"there is no scale {scale!r}", remedy=f"the scales are {', '.join(scales) or 'none'}")
+    changed = scales[scale]
+    strange = [key for key in changed if key not in SCALED]
+    if strange:
+        raise InputError(
+            f"scales.{scale}.{strange[0]} cannot be changed by a scale", remedy=f"it may change {', '.join(SCALED)}"
+        )
+    whole = merged({key: value for key, value in table.items() if key != "scales"}, changed)
+    whole["metrics"] = {name: _metric(name, said) for name, said in whole.get("metrics", {}).items()}
+    made: Study = settings_from(Study, {**whole, "scale": scale})
+    if seeds is not None:
+        if seeds < 1:
+            raise InputError(f"{seeds} seeds", remedy="give at least 1")
+        own = list(made.seeds)[:seeds]
+        fresh = (s for s in range(10_000) if s not in own)
+        made = replace(made, seeds=tuple(own + [next(fresh) for _ in range(seeds - len(own))]))
+    return checked_study(with_variants(made))
+
+
+def _metric(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    shown = ("metric", "percent", "digits")
+    return {
+        "metric": name,
+        **{key: value for key, value in said.items() if key in shown},
+        "settings": {key: value for key, value in said.items() if key not in shown},
+    }
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The base with the changes on top, table by table; lists are replaced."""
+    made = dict(copy.deepcopy(dict(base)))
+    for key, value in changes.items():
+        old = made.get(key)
+        made[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else copy.deepcopy(value)
+    return made
+
+
+def task_recipe(study: Study, task: str) -> Recipe:
+    """The recipe of a task: all stages of the study, with what the task changes, on its data."""
+    said = study.tasks[task]
+    table = {
+        "name": study.name or "study",
+        "data": merged(study.data, said.data),
+        "stages": merged(study.stages, said.stages),
+    }
+    try:
+        return checked(recipe_from(table))
+    except InputError as error:
+        error.problem = f"tasks.{task}: {error.problem}"
+        raise
+
+
+def with_value(settings: Any, path: str, value: Any) -> Any:
+    """A dataclass of settings with one value changed; the path goes through fields, lists (by number) and tables."""
+    head, _, rest = path.partition(".")
+    if isinstance(settings, Mapping):
+        inner = with_value(settings[head], rest, value) if rest else value
+        return {**settings, head: inner}
+    if isinstance(settings, tuple):
+        if not head.isdigit() or int(head) >= len(settings):
+            raise InputError(f"{path!r}: there is no entry {head} of {len(settings)}", remedy="entries are counted from 0")
+        i = int(head)
+        return (*settings[:i], with_value(settings[i], rest, value) if rest else value, *settings[i + 1 :])
+    if not hasattr(settings, head):
+        if hasattr(settings, "settings") and not rest:  # a parameter of a loss
+            return replace(settings, settings={**settings.settings, head: value})
+        raise InputError(f"there is no setting {head!r}", remedy=f"did you mean {near(head, vars(settings))}?")
+    inner = with_value(getattr(settings, head), rest, value) if rest else _typed(type(settings), head, value)
+    return replace(settings, **{head: inner})
+
+
+def _typed(kind: type, name: str, value: Any) -> Any:
+    return getattr(settings_from(kind, {name: value}), name)
+
+
+def points(axes: Sequence[Mapping[str, Sequence[Any]]]) -> list[tuple[tuple[str, Any], ...]]:
+    """Every point of a grid as (path, value) pairs; the last axis turns fastest, paths of one axis move together."""
+    made: list[tuple[tuple[str, Any], ...]] = [()]
+    for axis in axes:
+        steps = list(zip(*([(path, value) for value in values] for path, values in axis.items()), strict=True))
+        made = [(*point, *step) for point in made for step in steps]
+    return made
+
+
+def with_variants(study: Study) -> Study:
+    """The study with a stage and a method for every variant."""
+    stages, methods, changes = dict(study.stages), dict(study.methods), dict(study.changes)
+    for variant in study.variants:
+        if variant.of not in methods:
+            raise InputError(
+                f"variants of {variant.of!r}, which is no method", remedy=f"did you mean {near(variant.of, methods)}?"
+            )
+        base = methods[variant.of]
+        for place in _positions(variant.axes):
+            chosen = [(path, values[i]) for axis, i in zip(variant.axes, place, strict=True) for path, values in axis.items()]
+            words = [
+                f"{word} {next(iter(axis.values()))[i]:g}"
+                for word, axis, i in zip(variant.names, variant.axes, place, strict=True)
+            ]
+            name = f"{variant.of}, {', '.join(words)}"
+            stage = f"{base.stage}-{'-'.join(w.replace(' ', '') for w in words)}"
+            stages[stage] = {"like": base.stage}
+            changes[stage] = tuple(chosen)
+            methods[name] = replace(base, stage=stage)
+    return replace(study, stages=stages, methods=methods, changes=changes)
+
+
+def _positions(axes: Sequence[Mapping[str, Sequence[Any]]]) -> list[tuple[int, ...]]:
+    made: list[tuple[int, ...]] = [()]
+    for axis in axes:
+        made = [(*place, i) for place in made for i in range(len(next(iter(axis.values()))))]
+    return made
+
+
+def checked_study(study: Study) -> Study:
+    """The study, if every name in it stands for something."""
+    for kind, there in (
+        ("tasks", study.tasks),
+        ("methods", study.methods),
+        ("metrics", study.metrics),
+        ("stages", study.stages),
+    ):
+        if not there:
+            raise InputError(f"there are no {kind}", remedy=f"add [{kind}.NAME]")
+    for name, said in study.methods.items():
+        _known(said.stage, study.stages, f"methods.{name!r}: there is no stage")
+    for name, grid in study.grids.items():
+        for stage in grid.stages:
+            _known(stage, study.stages, f"grids.{name}: there is no stage")
+        for axis in grid.axes:
+            lengths = {len(values) if isinstance(values, list) else 0 for values in axis.values()}
+            if len(lengths) != 1 or 0 in lengths:
+                raise InputError(f"grids.{name}: the lists of an axis are not of one length", remedy="they move together")
+    twice = [s for s in study.stages if sum(s in g.stages for g in study.grids.values()) > 1]
+    if twice:
+        raise InputError(f"stage {twice[0]!r} stands in two grids", remedy="make a second stage with like")
+    for table in study.tables:
+        if table.paper and (len(table.paper) != len(table.rows) or any(len(row) != len(table.columns) for row in table.paper)):
+            raise InputError(f"table {table.name}: the paper's figures do not fit rows and columns", remedy="use nan for gaps")
+        for row in table.rows:
+            for column in table.columns:
+                _check_place(study, place_of(table.common, row, column), f"table {table.name}")
+    for claim in study.claims:
+        for first, second in claim_pairs(claim):
+            for method in (first, second):
+                _known(method, study.methods, f"claim {claim.text!r}: there is no method")
+        _known(claim.metric, study.metrics, f"claim {claim.text!r}: there is no metric")
+        for place in claim.places:
+            _check_set(study, place, f"claim {claim.text!r}")
+    for figure in study.figures:
+        for method in figure.methods:
+            _known(method, study.methods, f"figure {figure.name}: there is no method")
+        for place in figure.places:
+            _check_set(study, place, f"figure {figure.name}")
+        if figure.kind == "line" and len(figure.values) != len(figure.methods):
+            raise InputError(f"figure {figure.name}: a value for each method is wanted")
+    for task in study.tasks:
+        task_recipe(study, task)
+    return study
+
+
+def place_of(*parts: PlaceSettings) -> PlaceSettings:
+    """What several places say together, the later ones on top of the earlier."""
+    made: dict[str, Any] = {}
+    for part in parts:
+        made |= {key: value for key, value in vars(part).items() if value not in ("", None)}
+    return PlaceSettings(**made)
+
+
+def claim_pairs(claim: ClaimSettings) -> list[tuple[str, str]]:
+    """The comparisons of a claim: the method that shall be lower or higher, and the other."""
+    if claim.pairs:
+        return [(pair[0], pair[1]) for pair in claim.pairs]
+    return [(claim.lower or claim.higher, claim.than)]
+
+
+def split_of(study: Study, place: PlaceSettings) -> str:
+    """The split that a place is measured on."""
+    sets = study.tasks[place.task].sets
+    return sets.get(place.set, place.set or "test")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Names like this one, or all of them."""
+    there = list(known)
+    return ", ".join(get_close_matches(name, there, n=4, cutoff=0.4) or there)
+
+
+def _known(name: str, known: Iterable[str], problem: str) -> None:
+    if name not in known:
+        raise InputError(f"{problem} {name!r}", remedy=f"did you mean {near(name, known)}?")
+
+
+def _check_place(study: Study, place: PlaceSettings, where: str) -> None:
+    _known(place.method, study.methods, f"{where}: there is no method")
+    _known(place.metric, study.metrics, f"{where}: there is no metric")
+    if place.against:
+        _known(place.against, study.methods, f"{where}: there is no method")
+    _check_set(study, place, where)
+
+
+def _check_set(study: Study, place: PlaceSettings, where: str) -> None:
+    _known(place.task, study.tasks, f"{where}: there is no task")
+    task = study.tasks[place.task]
+    if place.set and place.set not in task.sets and place.set != "test":
+        raise InputError(
+            f"{where}: task {place.task!r} has no set {place.set!r}", remedy=f"its sets are {', '.join(task.sets)}"
+        )
+
+
+def changed_stage(stage: StageSettings, changes: Iterable[tuple[str, Any]]) -> StageSettings:
+    """A stage with values changed along their paths."""
+    for path, value in changes:
+        stage = with_value(stage, path, value)
+    return stage
