@@ -29,12 +29,14 @@ ORDER = [
     "views",
     "engine",
     "run",
+    "study",
     "cli_training",
+    "cli_study",
     "cli_maps",
     "cli",
     "__main__",
 ]
-USES_TORCH = {"trainer", "losses", "models", "views", "engine", "run"}
+USES_TORCH = {"trainer", "losses", "models", "views", "engine", "run", "study"}
 # Predictions.load and .save open files when they are called; nothing else looks ahead.
 LOOKS_AHEAD = {("predictions", "files")}
 

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from distilcal import __version__
 from distilcal.cli_maps import map_command
+from distilcal.cli_study import COMMANDS as STUDY_COMMANDS
 from distilcal.cli_training import COMMANDS
 from distilcal.errors import InputError
 
@@ -160,7 +161,7 @@ def evaluate_command(
         click.echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
 
 
-for _command in (*COMMANDS, map_command):
+for _command in (*COMMANDS, *STUDY_COMMANDS, map_command):
     main.add_command(_command)
 
 

@@ -41,13 +41,13 @@ def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes:
 
     RECIPE is a TOML file; 'distilcal example' makes one. Killed runs go on where they stopped when started again.
     """
-    _wait_quietly()
+    wait_quietly()
     from distilcal.recipe import only_stages, read_recipe
 
     found = read_recipe(recipe, changes)
     if only:
         found = only_stages(found, [name.strip() for name in only.split(",")])
-    _carry_out(found, out, store, dry_run)
+    carry_out_recipe(found, out, store, dry_run)
 
 
 @click.command("distill")
@@ -88,10 +88,10 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     beside cross-entropy. Its logits are divided by the temperature that suits dev. The student learns from labels and teacher.
     The recipe is written into the run's folder, to be changed and run again.
     """
-    _wait_quietly()
+    wait_quietly()
     from distilcal.run.flags import recipe_from_flags
 
-    _carry_out(
+    carry_out_recipe(
         recipe_from_flags(changes=changes, name=out.resolve().name if out is not None else "distilled", **flags),
         out,
         store,
@@ -109,10 +109,10 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
 @click.option("--id", "id_column", default="", help="Column of ids.")
 def predict_command(run: Path, data: str, output: Path, stage: str, text: str, pair: str, id_column: str) -> None:
     """Label new data with a model of a run: label, calibrated confidence, and whether to hand over to a human."""
-    _wait_quietly()
+    wait_quietly()
     from distilcal.run import predict_file
 
-    with _plain_warnings(), _counting("predicting") as progress:
+    with plain_warnings(), _counting("predicting") as progress:
         made = predict_file(run, data, output, stage=stage, text=text, pair=pair, id_column=id_column, progress=progress)
     over, rows = int(made["handed_over"]), int(made["rows"])
     if made["threshold"] == made["threshold"]:
@@ -218,10 +218,10 @@ def show_command(name: str) -> None:
 # ---- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(recipe: Recipe, out: Path | None, store: Path, dry_run: bool) -> None:
+def carry_out_recipe(recipe: Recipe, out: Path | None, store: Path, dry_run: bool) -> None:
     folder = out if out is not None else Path("runs") / recipe.name
     leads = os.environ.get("RANK", "0") == "0"
-    with _plain_warnings():
+    with plain_warnings():
         from distilcal.run import plan, run_recipe
 
         if dry_run:
@@ -258,7 +258,7 @@ def _show_plan(made: Any, folder: Path) -> None:
     click.echo(f"results would go to {folder}")
 
 
-def _wait_quietly() -> None:
+def wait_quietly() -> None:
     """Let torch's threads sleep while they wait: spinning, they slow a busy machine down many times over.
 
     Must come before torch is imported, which reads it once.
@@ -267,7 +267,7 @@ def _wait_quietly() -> None:
 
 
 @contextmanager
-def _plain_warnings() -> Iterator[None]:
+def plain_warnings() -> Iterator[None]:
     """Our warnings as one line each."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: click.echo(f"note: {' '.join(str(message).split())}", err=True)

@@ -245,16 +245,16 @@ def compare(
     for name, parts in replicates.items():
         with np.errstate(invalid="ignore"):
             raw[name] = paired_interval(values[name][1] - values[name][0], np.concatenate(parts), len(a), level)
-    holm = dict(zip(raw, _holm([p for _, _, _, p in raw.values()]), strict=True))
+    corrected = dict(zip(raw, holm([p for _, _, _, p in raw.values()]), strict=True))
     differences = {}
     for name, (difference, low, high, p_value) in raw.items():
         unknown = name in NO_DIRECTION or chosen[name][2] == OWN
         direction = 0 if unknown else 1 if name in HIGHER_IS_BETTER else -1
-        sure = holm[name] < 1 - level
+        sure = corrected[name] < 1 - level
         better = ("b" if difference * direction > 0 else "a") if sure and direction else None
         value_a, value_b = values[name]
         text = chosen[name][2]
-        differences[name] = Difference(name, value_a, value_b, difference, low, high, p_value, holm[name], better, text)
+        differences[name] = Difference(name, value_a, value_b, difference, low, high, p_value, corrected[name], better, text)
     return Comparison(a.name, b.name, len(a), differences, intervals, level)
 
 
@@ -420,7 +420,7 @@ def paired_interval(difference: float, replicates: FloatArray, rows: int, level:
     return difference, float(low), float(high), p_value
 
 
-def _holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction."""
     p = np.asarray(p_values)
     order = np.argsort(p)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import copy
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,15 @@ from distilcal.models.cifar import network as picture_body
 from distilcal.models.cifar import padded_resnet_state
 from distilcal.models.feeds import Feed, FrozenFeed, ImageFeed, TextFeed, VectorFeed, outputs, usable_length
 from distilcal.models.stepwise import PictureNetwork, Stepwise, VectorNetwork, permute_classes, weights_digest
-from distilcal.models.text import TextNetwork, architecture, drop_layers, load_text_encoder, load_text_model, quiet_transformers
+from distilcal.models.text import (
+    TextNetwork,
+    architecture,
+    drop_layers,
+    load_text_encoder,
+    load_text_model,
+    quiet_transformers,
+    resolve_model,
+)
 from distilcal.recipe import ModelSettings, as_table, settings_from
 from distilcal.store import digest, read_json
 
@@ -131,7 +140,7 @@ def load_classifier(folder: Path) -> Classifier:
         network, tokenizer, _ = load_text_model(str(folder), classes, head="keep", multiple_choice=card["multiple_choice"])
         return Classifier(network, TextFeed(tokenizer, card["max_length"]), classes, settings, card["multiple_choice"], False)
     if "width" in card:
-        made: Stepwise = _vectors(settings, card["width"], len(classes), 0)
+        made: Stepwise = _vectors(settings, card["width"], 1 if card["multiple_choice"] else len(classes), 0)
         feed: Feed = VectorFeed(card["width"])
         if settings.frozen:
             feed = _frozen_feed(settings)
@@ -141,7 +150,7 @@ def load_classifier(folder: Path) -> Classifier:
     else:
         made, feed = PictureNetwork(picture_body(settings.name, len(classes))), _image_feed(settings)
     _load_weights(made, folder / WEIGHTS)
-    return Classifier(made, feed, classes, settings, False, False)
+    return Classifier(made, feed, classes, settings, card["multiple_choice"], False)
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------------
@@ -208,16 +217,23 @@ def _vectors(settings: ModelSettings, width: int, classes: int, seed: int) -> Ve
 
 
 def _frozen_feed(settings: ModelSettings) -> FrozenFeed:
-    encoder, tokenizer = load_text_encoder(settings.name, layers=settings.layers)
-    return FrozenFeed(encoder, TextFeed(tokenizer, usable_length(encoder.model, tokenizer, settings.max_length)))
+    """A frozen encoder; heads on the same one in the same process share it."""
+    place = Path(resolve_model(settings.name))
+    stamps = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(place.iterdir())] if place.is_dir() else []
+    return _shared_feed(settings.name, settings.layers, settings.max_length, tuple(stamps))
+
+
+@lru_cache(maxsize=4)
+def _shared_feed(name: str, layers: tuple[int, ...], max_length: int, stamps: tuple[Any, ...]) -> FrozenFeed:
+    encoder, tokenizer = load_text_encoder(name, layers=layers)
+    return FrozenFeed(encoder, TextFeed(tokenizer, usable_length(encoder.model, tokenizer, max_length)))
 
 
 def _frozen(settings: ModelSettings, data: Dataset, seed: int) -> Classifier:
-    if isinstance(data.inputs, Choices):
-        raise InputError("a frozen encoder does not do multiple choice", remedy="leave out frozen")
     if Path(settings.name).is_dir():
         settings = replace(settings, name=str(Path(settings.name).resolve()))  # the saved head must find its encoder again
     feed = _frozen_feed(settings)
     probe = outputs(feed.encoder, feed.feed.read(data.select([0])), ("features",))["features"]
-    network = _vectors(settings, probe.shape[1], len(data.classes), seed)
-    return Classifier(network, feed, data.classes, settings)
+    many = isinstance(data.inputs, Choices)  # one logit for each choice's own features
+    network = _vectors(settings, probe.shape[-1], 1 if many else len(data.classes), seed)
+    return Classifier(network, feed, data.classes, settings, many)

@@ -140,7 +140,10 @@ class PictureNetwork(Stepwise):
 
 
 class VectorNetwork(Stepwise):
-    """A linear layer on vectors (``inputs["vectors"]``), or a perceptron where ``hidden`` names widths."""
+    """A linear layer on vectors (``inputs["vectors"]``), or a perceptron where ``hidden`` names widths.
+
+    With one class and several vectors an example (N, choices, D), each choice gets a logit of its own: multiple choice.
+    """
 
     def __init__(self, width: int, classes: int, *, hidden: tuple[int, ...] = (), dropout: float = 0.0):
         super().__init__()
@@ -157,6 +160,10 @@ class VectorNetwork(Stepwise):
     def encode(self, embedded: Tensor, inputs: Tensors) -> Tensor:
         features: Tensor = self.body(embedded)
         return features
+
+    def head(self, features: Tensor) -> Tensor:
+        logits = super().head(features)
+        return logits.squeeze(-1) if features.dim() == 3 else logits
 
     @property
     def layers(self) -> Sequence[nn.Module]:

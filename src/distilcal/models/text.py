@@ -113,6 +113,10 @@ class TextEncoder(nn.Module):
         self.model, self.pooling = model, pooling
 
     def forward(self, inputs: Tensors) -> Output:
+        if inputs["input_ids"].dim() == 3:  # multiple choice: features of each ending (N, endings, D)
+            count = inputs["input_ids"].shape[:2]
+            rows = self({name: value.flatten(0, 1) for name, value in inputs.items()}).features
+            return Output(rows.view(*count, -1), rows.view(*count, -1))
         states: Tensor = self.model(**inputs).last_hidden_state  # (N, L, D)
         if self.pooling == "first":
             features = states[:, 0]

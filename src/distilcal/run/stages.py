@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -321,12 +321,23 @@ def _source_digest(stage: StageSettings) -> Any:
     """What a model's name stands for: the files of a folder; a hub model by name."""
     made: dict[str, str] = {}
     if stage.model.weights and weights_path(stage.model.weights).exists():
-        made["weights"] = file_digest(weights_path(stage.model.weights))
+        made["weights"] = _known_digest(weights_path(stage.model.weights))
     if stage.model.name and (stage.model.name.startswith("package:") or Path(stage.model.name).is_dir()):
         folder = Path(resolve_model(stage.model.name))
         kinds = (".json", ".safetensors", ".bin", ".txt", ".model")
-        made |= {f.name: file_digest(f) for f in sorted(folder.iterdir()) if f.suffix in kinds}
+        made |= {f.name: _known_digest(f) for f in sorted(folder.iterdir()) if f.suffix in kinds}
     return made
+
+
+def _known_digest(path: Path) -> str:
+    """A file's hash, taken once in each process while the file stays as it is: the stages of a study share their encoders."""
+    found = path.stat()
+    return _digest_as_of(path.resolve(), found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _digest_as_of(path: Path, size: int, changed: int) -> str:
+    return file_digest(path)
 
 
 def _rows_for(said: Predictions, data: Dataset, name: str) -> Predictions:

@@ -53,6 +53,13 @@ def local_processes(processes: int | None = None, threads: int | None = None) ->
     return processes, threads or max(1, cores // processes)
 
 
+def gpus_here() -> int:
+    """GPUs of this machine."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def _prepare(threads: int, devices: Any) -> None:
     """Before torch is imported in a worker: its threads, and its own GPU where there are any."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)

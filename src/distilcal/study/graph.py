@@ -11,12 +11,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from distilcal.errors import InputError
-from distilcal.recipe import DataSettings, Recipe, StageSettings, dependencies, is_folder, ordered_stages
-from distilcal.study.settings import GridSettings, Study, changed_stage, near, points, task_recipe
+from distilcal.recipe import DataSettings, Recipe, StageSettings, dependencies, is_folder
+from distilcal.study.settings import GridSettings, Study, changed_stage, near, points, task_recipe, wanted
 
 COUNTS_EPOCHS = ("pskd",)  # losses whose course depends on how many epochs there are in all
 ROLES = ("teacher", "start_from", "map")
+Point = tuple[tuple[str, Any], ...]  # (path in the stage, value) pairs
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,15 @@ def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str
             if name not in known:
                 raise InputError(f"there is no {kind} {name!r} in {study.name}", remedy=f"did you mean {near(name, known)}?")
     made = _Expansion(study)
-    for task in tasks or study.tasks:
+    looked_at = wanted(study)
+    for task in study.tasks:
+        if tasks and task not in tasks:
+            continue
         recipe = task_recipe(study, task)
         for seed in study.seeds:
             for method in methods or study.methods:
-                made.graph.cells[method, task, seed] = made.stands_for(recipe, study.methods[method].stage, task, seed)
+                if (method, task) in looked_at:
+                    made.graph.cells[method, task, seed] = made.stands_for(recipe, study.methods[method].stage, task, seed)
     return replace(made.graph, points=made.points)
 
 
@@ -149,14 +156,47 @@ class _Expansion:
     ) -> str:
         axes, whole = together(grid, settings)
         self.points += len(points(grid.axes))
-        jobs = []
-        for point in points(axes):
-            words = ", ".join(f"{_short(path)} {value}" for path, value in point)
-            stage = changed_stage(whole, point)
-            jobs.append(self._job(f"{label} · {words}", task, seed, data, stage, needs, candidate=True))
+        jobs = self.point_jobs(label, task, seed, data, whole, needs, drawn_points(points(axes), grid.sample))
         id_ = _digest("choice", grid.choose, jobs)
         self.graph.choices[id_] = Choice(id_, label, task, seed, tuple(jobs), grid.choose)
         return id_
+
+    def point_jobs(
+        self,
+        label: str,
+        task: str,
+        seed: int,
+        data: DataSettings,
+        settings: StageSettings,
+        needs: dict[str, str],
+        chosen_from: Iterable[Point],
+    ) -> list[str]:
+        """A candidate for each point."""
+        jobs = []
+        for point in chosen_from:
+            words = ", ".join(f"{_short(path)} {value}" for path, value in point)
+            stage = changed_stage(settings, point)
+            jobs.append(self._job(f"{label} · {words}", task, seed, data, stage, needs, candidate=True))
+        return jobs
+
+
+def drawn_points(all_: list[Point], count: int, seed: int = 0) -> list[Point]:
+    """So many of the points, drawn at random but in their order; all of them for 0."""
+    if not count or count >= len(all_):
+        return all_
+    return [all_[i] for i in sorted(np.random.default_rng(seed).choice(len(all_), count, replace=False))]
+
+
+def expand_points(recipe: Recipe, stage: str, chosen_from: Sequence[Point], by: str) -> Graph:
+    """A stage of a recipe at every given point, all it needs, and the choice between them."""
+    study = Study(seeds=(recipe.seed,))
+    made = _Expansion(study)
+    settings = recipe.stages[stage]
+    needs = {role: made.stands_for(recipe, name, stage, recipe.seed) for role, name in _roles(settings)}
+    jobs = made.point_jobs(stage, stage, recipe.seed, recipe.data, settings, needs, chosen_from)
+    id_ = _digest("choice", by, jobs)
+    made.graph.choices[id_] = Choice(id_, stage, stage, recipe.seed, tuple(jobs), by)
+    return replace(made.graph, points=len(chosen_from))
 
 
 def together(grid: GridSettings, stage: StageSettings) -> tuple[list[dict[str, Any]], StageSettings]:
@@ -203,12 +243,6 @@ def job_recipe(graph: Graph, id_: str, chosen: dict[str, str]) -> tuple[Recipe, 
     name = add(id_)
     job = graph.jobs[name]
     return Recipe(name="study", seed=job.seed, data=job.data, stages=stages), name
-
-
-def check_graph(study: Study) -> None:
-    """Refuse a cycle or a missing stage before anything runs."""
-    for task in study.tasks:
-        ordered_stages(task_recipe(study, task))
 
 
 def _roles(stage: StageSettings) -> Iterable[tuple[str, str]]:

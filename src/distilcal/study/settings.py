@@ -58,6 +58,7 @@ class GridSettings:
     stages: tuple[str, ...] = ()
     axes: tuple[dict[str, Any], ...] = ()  # each: path in the stage → values; paths of one axis move together
     choose: Literal["accuracy", "nll"] = "accuracy"
+    sample: int = 0  # only so many points, drawn at random; 0: all
 
 
 @dataclass(frozen=True)
@@ -362,6 +363,48 @@ def place_of(*parts: PlaceSettings) -> PlaceSettings:
     for part in parts:
         made |= {key: value for key, value in vars(part).items() if value not in ("", None)}
     return PlaceSettings(**made)
+
+
+@dataclass
+class Wanted:
+    """What the tables, claims and figures want to know of a method on a task."""
+
+    sets: dict[str, None] = field(default_factory=dict)  # splits, in the order they are met
+    features: tuple[str, ...] = ()  # classes whose features are drawn
+    map: bool = False
+
+
+def wanted(study: Study) -> dict[tuple[str, str], Wanted]:
+    """(method, task) → what is looked at: only these are trained."""
+    made: dict[tuple[str, str], Wanted] = {}
+
+    def want(method: str, place: PlaceSettings) -> Wanted:
+        found = made.setdefault((method, place.task), Wanted())
+        found.sets[split_of(study, place)] = None
+        return found
+
+    for table in study.tables:
+        for row in table.rows:
+            for column in table.columns:
+                place = place_of(table.common, row, column)
+                for method in filter(None, (place.method, place.against)):
+                    want(method, place)
+    for claim in study.claims:
+        for place in claim_places(study, claim):
+            for method in (m for pair in claim_pairs(claim) for m in pair):
+                want(method, place)
+    for figure in study.figures:
+        for place in figure.places:
+            for method in figure.methods:
+                found = want(method, place)
+                found.features = found.features or figure.classes
+                found.map = found.map or figure.kind == "map"
+    return made
+
+
+def claim_places(study: Study, claim: ClaimSettings) -> tuple[PlaceSettings, ...]:
+    """Where a claim is looked at: its own places, or the first set of every task."""
+    return claim.places or tuple(PlaceSettings(task=task) for task in study.tasks)
 
 
 def claim_pairs(claim: ClaimSettings) -> list[tuple[str, str]]:

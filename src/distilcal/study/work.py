@@ -155,7 +155,8 @@ def _save_map(folder: Path, path: Path) -> None:
     from distilcal.dynamics import load_dynamics
 
     found = load_dynamics(folder)
-    np.savez_compressed(path, confidence=found.confidence, variability=found.variability, correctness=found.correctness)
+    columns = {name: getattr(found, name) for name in ("confidence", "variability", "correctness")}
+    np.savez_compressed(path, epochs=found.epochs.max(), **columns)
 
 
 def _silent(text: str) -> None:

@@ -15,9 +15,10 @@ def check_view(settings: ViewSettings, data: Dataset, model: ModelSettings, path
         raise InputError(
             f"{path}: {settings.kind} cuts images, the data hold {kind}", remedy="use kind = 'mixup' or 'manifold'"
         )
-    if model.frozen and (settings.kind == "mixup" or 0 in settings.layers):
+    if model.frozen and settings.kind == "mixup":
         raise InputError(
-            f"{path}: a frozen encoder's inputs cannot be mixed, its features are cached", remedy="use kind = 'manifold'"
+            f"{path}: a frozen encoder's inputs cannot be mixed, its features are cached",
+            remedy="use kind = 'manifold', with layers = [0] for the features as the encoder gives them",
         )
     if model.frozen and any(layer > len(model.hidden) for layer in settings.layers):
         raise InputError(f"{path}: the head has {len(model.hidden)} hidden layers", remedy="give numbers up to that")
