@@ -148,6 +148,21 @@ class RowCache:
         distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         found = np.zeros(len(distinct), dtype=bool)
         values: dict[str, NDArray[Any]] = {}
+        self._look_up(distinct, names, found, values)
+        if not found.all():
+            with locked(self.folder / ".lock", wait=lambda: None):  # another process may be computing the same rows
+                self._look_up(distinct, names, found, values)
+                if not found.all():
+                    missing = np.flatnonzero(~found)
+                    made = {n: np.asarray(v) for n, v in make(first[missing]).items()}
+                    self._keep(distinct[missing], made)
+                    self._fill(values, {n: made[n] for n in names}, ~found)
+        return {n: values[n][inverse] for n in names}
+
+    def _look_up(
+        self, distinct: NDArray[np.str_], names: tuple[str, ...], found: NDArray[np.bool_], values: dict[str, NDArray[Any]]
+    ) -> None:
+        """Fill in the rows that are known, and mark them found."""
         for shard in self._shards(names):
             known = np.load(shard / "keys.npy", mmap_mode="r").astype(str)
             place = np.searchsorted(known, distinct).clip(max=len(known) - 1)
@@ -155,12 +170,6 @@ class RowCache:
             if hit.any():
                 self._fill(values, {n: np.load(shard / f"{n}.npy", mmap_mode="r")[place[hit]] for n in names}, hit)
                 found |= hit
-        if not found.all():
-            missing = np.flatnonzero(~found)
-            made = {n: np.asarray(v) for n, v in make(first[missing]).items()}
-            self._keep(distinct[missing], made)
-            self._fill(values, {n: made[n] for n in names}, ~found)
-        return {n: values[n][inverse] for n in names}
 
     def _shards(self, names: tuple[str, ...]) -> list[Path]:
         if not self.folder.is_dir():

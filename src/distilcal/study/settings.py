@@ -284,10 +284,7 @@ def with_variants(study: Study) -> Study:
     """The study with a stage and a method for every variant."""
     stages, methods, changes = dict(study.stages), dict(study.methods), dict(study.changes)
     for variant in study.variants:
-        if variant.of not in methods:
-            raise InputError(
-                f"variants of {variant.of!r}, which is no method", remedy=f"did you mean {near(variant.of, methods)}?"
-            )
+        _known(variant.of, methods, "variants: there is no method")
         base = methods[variant.of]
         for place in _positions(variant.axes):
             chosen = [(path, values[i]) for axis, i in zip(variant.axes, place, strict=True) for path, values in axis.items()]
@@ -444,7 +441,8 @@ def _check_set(study: Study, place: PlaceSettings, where: str) -> None:
     task = study.tasks[place.task]
     if place.set and place.set not in task.sets and place.set != "test":
         raise InputError(
-            f"{where}: task {place.task!r} has no set {place.set!r}", remedy=f"its sets are {', '.join(task.sets)}"
+            f"{where}: task {place.task!r} has no set {place.set!r}",
+            remedy=f"its sets are {', '.join(('test', *task.sets))}",
         )
 
 
