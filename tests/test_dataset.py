@@ -262,6 +262,13 @@ def test_unlabelled_data_can_be_read_to_predict_on(tmp_path):
         read_dataset(path)
 
 
+def test_the_images_of_every_source_are_scaled(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "i.npz", images=rng.integers(0, 255, (60, 8, 8, 3), dtype=np.uint8), labels=np.arange(60) % 2)
+    splits = read_splits(DataSettings(train=str(tmp_path / "i.npz"), size=4, corrupt=("fog:1",)))
+    assert {data.inputs.pixels.shape[1:] for data in splits} == {(4, 4, 3)}
+
+
 def test_a_folder_of_pictures(tmp_path):
     for label in ("cat", "dog"):
         (tmp_path / "pics" / label).mkdir(parents=True)

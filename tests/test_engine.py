@@ -169,6 +169,16 @@ def test_the_best_epoch_is_kept(choose):
     assert result.history[wanted]["dev"]["nll"] == pytest.approx(said.row_nll.mean(), abs=1e-5)
 
 
+@pytest.mark.parametrize("among", [(6,), (2, 5), (1, 2, 3)])
+def test_only_some_epochs_may_be_kept(among):
+    how = TrainSettings(epochs=6, lr=0.5, batch=8, choose="accuracy", choose_among=among, schedule="none")
+    made = student()
+    result = fit(made, TRAIN, DEV, [term("cross_entropy")], how)
+    figures = {epoch: result.history[epoch - 1]["dev"]["accuracy"] for epoch in among}
+    assert result.best_epoch + 1 == max(figures, key=figures.get)
+    assert predict(made, DEV).correct.mean() == pytest.approx(figures[result.best_epoch + 1])
+
+
 def test_patience_stops_early():
     how = TrainSettings(epochs=50, lr=1.0, batch=8, patience=2, schedule="none", clip=0.0)
     result = fit(student(), TRAIN, DEV, [term("cross_entropy")], how)

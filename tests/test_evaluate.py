@@ -6,8 +6,8 @@ from conftest import make, make_tied
 from scipy import stats
 
 from distilcal import InputError, Predictions, compare, evaluate
-from distilcal.metrics import CALIBRATION_ERRORS, METRICS, binomial_interval, definition, ece, metric
-from distilcal.metrics.evaluation import _bootstrap_weights, _calibrated_labels, _holm
+from distilcal.metrics import CALIBRATION_ERRORS, METRICS, binomial_interval, definition, ece, metric, replicates
+from distilcal.metrics.evaluation import _bootstrap_weights, _calibrated_labels, holm
 from distilcal.metrics.rows import Rows
 
 SOLVED = {"smooth_ece": 1e-9}  # a root found by iteration, not a sum
@@ -220,8 +220,8 @@ def test_few_resamples_do_not_hide_a_large_difference():
 
 
 def test_holm_by_hand():
-    assert _holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert _holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
 
 
 def test_binomial_interval_is_clopper_pearson():
@@ -272,3 +272,18 @@ def test_own_functions_keep_their_own_range(predictions):
     assert found["ece"].low <= found["ece"].value < 0
     assert found["ece"].null is None
     assert compare(predictions, predictions, own, intervals=20)["accuracy"].better is None
+
+
+def test_replicates_are_those_of_evaluate_and_paired_for_sets_of_one_size():
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 3, 90)
+    one, two = (Predictions(rng.normal(size=(90, 3)), labels) for _ in range(2))
+    asked = {"ten": {"metric": "ece", "bins": 10, "closed": "left"}, "accuracy": {"metric": "accuracy"}}
+    first, second = (replicates(p, asked, 50) for p in (one, two))
+    assert first["ten"][0] == ece(one.probs, one.labels, bins=10, closed="left")
+    weights = np.concatenate(list(_bootstrap_weights(Rows.of(one), 50, 0)))
+    for predictions, found in ((one, first), (two, second)):  # the same rows for both
+        right = (weights * predictions.correct).sum(axis=1) / 90
+        np.testing.assert_allclose(found["accuracy"][1], right)
+    repeated = Predictions(np.repeat(one.logits, weights[7], axis=0), np.repeat(one.labels, weights[7]))
+    assert first["ten"][1][7] == pytest.approx(ece(repeated.probs, repeated.labels, bins=10, closed="left"))

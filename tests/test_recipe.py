@@ -51,6 +51,7 @@ def test_set_changes_any_field(path):
     assert (recipe.stages["student"].train.epochs, recipe.data.train, recipe.seed) == (7, "other.csv", 5)
     assert recipe.stages["student"].model.layers == (1,)
     assert recipe.stages["student"].train.schedule == "cosine"
+    assert read_recipe(path, ["stages.student.terms.0.weight=0.25"]).stages["student"].terms[0].weight == 0.25
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,9 @@ def test_set_changes_any_field(path):
     [
         ("stages.student.train.epoch=7", "unknown key stages.student.train.epoch; did you mean epochs"),
         ("date.train=x", "unknown key date; did you mean data"),
+        ("stages.student.terms.9.weight=1", "'9' is not one of"),
+        ("stages.student.terms.first.weight=1", "'first' is not one of"),
+        ("stages.student.train.choose_among=[0, 2]", "names epochs outside 1 to"),
         ("stages.student.train.epochs=2.5", "stages.student.train.epochs = 2.5 is not of type int"),
         ("stages.student.train.epochs=true", "not of type int"),
         ("stages.student.train.epochs=0", "not at least 1"),

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+import time
 import warnings
 
 import numpy as np
@@ -69,6 +71,26 @@ def test_rows_are_found_by_content_in_any_order(tmp_path):
     grown = cache.fetch(keys, ("logits",), make_for(values, calls))
     np.testing.assert_array_equal(grown["logits"], values)
     assert calls == [12, 8]
+
+
+def test_rows_that_another_computes_are_waited_for(tmp_path):
+    """Two who want the same rows at a time: one computes, the other finds them."""
+    keys = np.array([digest(i) for i in range(6)])
+    values, calls = np.arange(6.0)[:, None], []
+    began = threading.Event()
+
+    def slow(rows):
+        began.set()
+        time.sleep(0.3)
+        return make_for(values, calls)(rows)
+
+    first = threading.Thread(target=lambda: RowCache(tmp_path, "net").fetch(keys, ("logits",), slow))
+    first.start()
+    began.wait()
+    found = RowCache(tmp_path, "net").fetch(keys, ("logits",), make_for(values, calls))
+    first.join()
+    assert calls == [6]
+    np.testing.assert_array_equal(found["logits"], values)
 
 
 def test_repeated_content_is_computed_once(tmp_path):

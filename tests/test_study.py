@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -660,8 +661,9 @@ def test_a_job_that_kills_its_process_every_time_is_given_up(place, tmp_path):
     assert "was killed 3 times" in next(iter(outcome.failed.values()))
 
 
-def test_ray_gives_the_same_and_survives_a_killed_worker(place, carried_out, tmp_path):
+def test_ray_gives_the_same_and_survives_a_killed_worker(place, carried_out, tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="ray is not installed")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # its workers must find slow_work
     from distilcal.study.executors import RayExecutor
 
     (tmp_path / "store").mkdir()

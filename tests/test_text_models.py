@@ -326,6 +326,36 @@ def test_a_frozen_encoder_caches_its_features_by_content(tmp_path, monkeypatch):
         load_classifier(tmp_path / "saved")
 
 
+def test_a_frozen_encoder_does_multiple_choice(tmp_path):
+    """Each choice has features and a logit of its own: in another order the logits are those, in that order."""
+    save_model(tmp_path / "m", head=False)
+    prompts, endings = ["the film", "a plot of music", "scene"], [["great", "awful dull", "fun"]] * 3
+    data = Dataset(choices(prompts, endings), [0, 1, 2], ("0", "1", "2"))
+    made = make_classifier(ModelSettings(name=str(tmp_path / "m"), frozen=True, hidden=(8,)), data)
+    assert made.multiple_choice
+    found = said(made, data)
+    assert found["logits"].shape == (3, 3)
+    assert found["features"].shape == (3, 3, 8)
+    turned = Dataset(choices(prompts, [["fun", "great", "awful dull"]] * 3), [0, 1, 2], ("0", "1", "2"))
+    np.testing.assert_allclose(said(made, turned)["logits"], found["logits"][:, [2, 0, 1]], atol=1e-5)
+    kept = made.feed.read(data, tmp_path / "store").values
+    assert torch.equal(made.feed.read(data, tmp_path / "store").values, kept)
+    save_classifier(made, tmp_path / "saved")
+    again = load_classifier(tmp_path / "saved")
+    np.testing.assert_allclose(said(again, data)["logits"], found["logits"], atol=1e-6)
+
+
+def test_heads_on_one_frozen_encoder_share_it_until_its_files_change(tmp_path):
+    save_model(tmp_path / "m", head=False)
+    how = ModelSettings(name=str(tmp_path / "m"), frozen=True)
+    first, second = (make_classifier(how, reviews(5)).feed for _ in range(2))
+    assert first.encoder is second.encoder
+    save_model(tmp_path / "m", head=False, seed=5)
+    third = make_classifier(how, reviews(5)).feed
+    assert third.encoder is not first.encoder
+    assert third.describe() != first.describe()
+
+
 def test_features_of_a_frozen_encoder_do_not_see_the_padding(tmp_path):
     save_model(tmp_path, head=False)
     data = reviews(9)
