@@ -345,6 +345,30 @@ def test_a_frozen_encoder_does_multiple_choice(tmp_path):
     np.testing.assert_allclose(said(again, data)["logits"], found["logits"], atol=1e-6)
 
 
+def test_two_texts_are_read_apart(tmp_path):
+    """(u, v, |u - v|, u·v) of two texts, each read alone, also of a prompt and its endings; in the store by the texts."""
+    save_model(tmp_path / "m", head=False)
+    first, second = ["the film", "a plot of music"], ["great", "awful dull fun"]
+    how = ModelSettings(name=str(tmp_path / "m"), frozen=True, pairs="apart")
+    alone = make_classifier(ModelSettings(name=str(tmp_path / "m"), frozen=True), reviews(5)).feed
+    u, v = (alone.read(Dataset(texts(side))).values for side in (first, second))
+    both = Dataset(texts(first, second), [0, 1], ("a", "b"))
+    made = make_classifier(how, both)
+    found = made.feed.read(both, tmp_path / "store").values
+    torch.testing.assert_close(found, torch.cat([u, v, (u - v).abs(), u * v], dim=1), atol=1e-5, rtol=1e-5)
+    assert torch.equal(made.feed.read(both, tmp_path / "store").values, found)
+    assert made.feed.describe() != alone.describe()
+    asked = Dataset(choices(first, [second, second[::-1]]), [0, 1], ("0", "1"))
+    many = make_classifier(how, asked).feed.read(asked).values
+    assert many.shape == (2, 2, 4 * u.shape[1])
+    torch.testing.assert_close(many[1, 0], torch.cat([u[1], v[1], (u[1] - v[1]).abs(), u[1] * v[1]]), atol=1e-5, rtol=1e-5)
+    save_classifier(made, tmp_path / "saved")
+    again = load_classifier(tmp_path / "saved")
+    np.testing.assert_allclose(said(again, both)["logits"], said(made, both)["logits"], atol=1e-6)
+    single = reviews(4)
+    assert torch.equal(make_classifier(how, single).feed.read(single).values, alone.read(single).values)
+
+
 def test_heads_on_one_frozen_encoder_share_it_until_its_files_change(tmp_path):
     save_model(tmp_path / "m", head=False)
     how = ModelSettings(name=str(tmp_path / "m"), frozen=True)

@@ -58,6 +58,8 @@ class ModelSettings:
     dropout: float | None = None  # None: as the model says
     max_length: int = 256  # tokens
     frozen: bool = False  # keep the encoder as it is, cache its features, train a head on them
+    # frozen, of two texts: read together, or each alone as sentence encoders are made for: (u, v, |u - v|, u·v)
+    pairs: Literal["together", "apart"] = "together"
     hidden: tuple[int, ...] = ()  # widths of a perceptron in place of a linear head on vectors or frozen features
     weights: str = ""  # .safetensors of a network for images; $DISTILCAL_DATA in it is put in
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)  # of the channels of images in [0, 1]
@@ -379,6 +381,8 @@ def _check_model(model: ModelSettings, path: str) -> None:
         raise InputError(f"{path}: max_length must be at least 4, the widths in hidden at least 1")
     if model.dropout is not None and not 0 <= model.dropout < 1:
         raise InputError(f"{path}.dropout = {model.dropout} is not in [0, 1)")
+    if model.pairs == "apart" and not model.frozen:
+        raise InputError(f"{path}.pairs = 'apart' is of frozen encoders", remedy="add frozen = true, or leave it out")
     if len(set(model.layers)) < len(model.layers):
         raise InputError(f"{path}.layers names a layer twice", remedy="name each once")
 

@@ -19,7 +19,7 @@ from distilcal.data import Choices, Dataset, Images, Texts
 from distilcal.errors import InputError
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.cifar import padded_resnet_state
-from distilcal.models.feeds import Feed, FrozenFeed, ImageFeed, TextFeed, VectorFeed, outputs, usable_length
+from distilcal.models.feeds import Feed, FrozenFeed, ImageFeed, TextFeed, VectorFeed, usable_length
 from distilcal.models.stepwise import PictureNetwork, Stepwise, VectorNetwork, permute_classes, weights_digest
 from distilcal.models.text import (
     TextNetwork,
@@ -220,7 +220,8 @@ def _frozen_feed(settings: ModelSettings) -> FrozenFeed:
     """A frozen encoder; heads on the same one in the same process share it."""
     place = Path(resolve_model(settings.name))
     stamps = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(place.iterdir())] if place.is_dir() else []
-    return _shared_feed(settings.name, settings.layers, settings.max_length, tuple(stamps))
+    shared = _shared_feed(settings.name, settings.layers, settings.max_length, tuple(stamps))
+    return replace(shared, apart=True) if settings.pairs == "apart" else shared
 
 
 @lru_cache(maxsize=4)
@@ -233,7 +234,7 @@ def _frozen(settings: ModelSettings, data: Dataset, seed: int) -> Classifier:
     if Path(settings.name).is_dir():
         settings = replace(settings, name=str(Path(settings.name).resolve()))  # the saved head must find its encoder again
     feed = _frozen_feed(settings)
-    probe = outputs(feed.encoder, feed.feed.read(data.select([0])), ("features",))["features"]
+    probe = feed.read(data.select([0])).values
     many = isinstance(data.inputs, Choices)  # one logit for each choice's own features
     network = _vectors(settings, probe.shape[-1], 1 if many else len(data.classes), seed)
     return Classifier(network, feed, data.classes, settings, many)

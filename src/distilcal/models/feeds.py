@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from distilcal.data import Choices, Dataset, Images, Texts, Vectors
+from distilcal.data import Choices, Dataset, Images, Texts, Vectors, texts
 from distilcal.errors import InputError
 from distilcal.models.stepwise import Output, weights_digest
 from distilcal.store import RowCache, digest, intact, sealed
@@ -264,13 +264,28 @@ class VectorFeed:
 
 @dataclass(frozen=True)
 class FrozenFeed:
-    """Features of an encoder that is not trained, computed once per example and kept in the store."""
+    """Features of an encoder that is not trained, computed once per example and kept in the store.
+
+    Two texts are read together, or with ``apart`` each alone: the features are then (u, v, |u - v|, u·v) of their two vectors.
+    """
 
     encoder: nn.Module
     feed: Feed
     progress: Progress | None = None
+    apart: bool = False
 
     def read(self, data: Dataset, store: Path | None = None) -> Numbers:
+        sides = _sides(data.inputs) if self.apart else None
+        if sides is None:
+            return Numbers(torch.from_numpy(self._features(data, store)))
+        first, second = (self._features(Dataset(texts(side), name=data.name), store) for side in sides)
+        if isinstance(data.inputs, Choices):  # each ending beside its prompt
+            second = second.reshape(*data.inputs.endings.shape, -1)
+            first = np.broadcast_to(first[:, None], second.shape)
+        both = np.concatenate([first, second, np.abs(first - second), first * second], axis=-1)
+        return Numbers(torch.from_numpy(both))
+
+    def _features(self, data: Dataset, store: Path | None) -> NDArray[np.float32]:
         def make(rows: Rows) -> dict[str, NDArray[Any]]:
             part = data if len(rows) == len(data) and (np.diff(rows) == 1).all() else data.select(rows)
             device = next(self.encoder.parameters()).device
@@ -279,14 +294,12 @@ class FrozenFeed:
             )
 
         if store is None:
-            values = make(np.arange(len(data)))["features"]
-        else:
-            cache = RowCache(store / "features", digest(self.describe()))
-            values = cache.fetch(data.content_keys, ("features",), make)["features"]
-        return Numbers(torch.from_numpy(values))
+            return make(np.arange(len(data)))["features"]
+        cache = RowCache(store / "features", digest({"encoder": self._encoder_digest, **self.feed.describe()}))
+        return cache.fetch(data.content_keys, ("features",), make)["features"]
 
     def describe(self) -> dict[str, Any]:
-        return {"encoder": self._encoder_digest, **self.feed.describe()}
+        return {"encoder": self._encoder_digest, **self.feed.describe(), **({"pairs": "apart"} if self.apart else {})}
 
     @cached_property
     def _encoder_digest(self) -> str:
@@ -294,6 +307,13 @@ class FrozenFeed:
 
         kind = [architecture(self.encoder.model), self.encoder.pooling] if isinstance(self.encoder, TextEncoder) else []
         return digest([weights_digest(self.encoder), kind])  # once: it is not trained
+
+
+def _sides(inputs: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """The two texts of each example, or the prompts and all endings; None where there is one text only."""
+    if isinstance(inputs, Choices):
+        return inputs.prompt, inputs.endings.ravel()
+    return (inputs.text, inputs.pair) if isinstance(inputs, Texts) and inputs.pair is not None else None
 
 
 # ---- the one pass without gradient -------------------------------------------------------------------------------------

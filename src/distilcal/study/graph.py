@@ -174,7 +174,7 @@ class _Expansion:
         """A candidate for each point."""
         jobs = []
         for point in chosen_from:
-            words = ", ".join(f"{_short(path)} {value}" for path, value in point)
+            words = point_words(point)
             stage = changed_stage(settings, point)
             jobs.append(self._job(f"{label} · {words}", task, seed, data, stage, needs, candidate=True))
         return jobs
@@ -251,9 +251,11 @@ def _roles(stage: StageSettings) -> Iterable[tuple[str, str]]:
     return [(role, name) for role, name in named.items() if name]
 
 
-def _short(path: str) -> str:
-    parts: Sequence[str] = path.split(".")
-    return parts[-1] if not parts[-1].isdigit() else path
+def point_words(point: Point) -> str:
+    """A point in words: the last part of each path, or all of it where two would read alike."""
+    names = [path.split(".")[-1] for path, _ in point]
+    shown = [name if names.count(name) == 1 else path for name, (path, _) in zip(names, point, strict=True)]
+    return ", ".join(f"{name} {value}" for name, (_, value) in zip(shown, point, strict=True))
 
 
 def _digest(*parts: Any) -> str:
