@@ -17,7 +17,7 @@ eval: $(VENV)/ready
 		--html demo/report.html --save-calibrator demo/temperature.json
 
 test: $(VENV)/ready-train
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile
 
 check: $(VENV)/ready-train
 	$(VENV)/bin/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,7 +74,8 @@ def study_command(
         return
     study = read_study(name, scale, seeds)
     methods, tasks = chosen_only(only)
-    folder = out if out is not None else Path("runs") / f"{study.name}-{scale}"
+    part = ("-part" if only else "") + (f"-{seeds}-seeds" if seeds else "")  # what is not the whole study does not replace it
+    folder = out if out is not None else Path("runs") / f"{study.name}-{scale}{part}"
     from distilcal.study.graph import expand
 
     graph = expand(study, methods=methods, tasks=tasks)
@@ -90,8 +92,10 @@ def study_command(
 
     show_study(folder)
     click.echo(f"Wrote {folder}: study.html to look at, tables and figures as files, results.md to read.")
-    if outcome.failed:
-        click.echo(f"{len(outcome.failed)} jobs failed; give the same command again to try them once more.")
+    failed = sum(id_ in graph.jobs for id_ in outcome.failed) + len(outcome.unmeasured)
+    if failed:
+        click.echo(f"{failed} of {len(graph.jobs)} jobs failed; give the same command again to try them once more.")
+        sys.exit(1)
 
 
 @click.command("sweep")
@@ -150,7 +154,7 @@ def sweep_command(
     sampler: Any = "optuna" if optuna_points else "random" if random_points else "grid"
     sweep = Sweep(found, own, axes, choose, sampler, optuna_points or random_points or 0, seed)
     folder = out if out is not None else Path("runs") / f"{found.name}-sweep"
-    runs = sweep.count or len(sweep.runs[0])
+    runs = min(sweep.count or len(sweep.runs[0]), len(sweep.runs[0]))
     if dry_run:
         from distilcal.study.settings import points
 
@@ -196,9 +200,11 @@ def started(where: dict[str, Any]) -> Iterator[Executor]:
         executor = RayExecutor(where["address"], where["cpus"], where["gpus"])
     else:
         executor = LocalExecutor(where["processes"] or 0, where["threads"] or 0, gpus_here())
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, workers and all
     try:
         yield executor
     finally:
+        signal.signal(signal.SIGTERM, before)
         executor.close()
 
 
@@ -240,21 +246,9 @@ def _show_forecast(study: Study, graph: Graph, store: Path, folder: Path, where:
     with plain_warnings():
         found = forecast(study, graph, store, slots)
     for id_ in graph.order():
-        if id_ in graph.choices:
-            choice = graph.choices[id_]
-            click.echo(f"{choice.label}: the best of {len(choice.jobs)} by dev {choice.by}")
-            continue
-        job = graph.jobs[id_]
-        state = (
-            "in the store"
-            if id_ in found["done"]
-            else f"{job.stage.train.epochs} epochs"
-            if job.stage.terms
-            else "as it stands"
-        )
-        taught = f", taught by {_label(graph, job.needs['teacher'])}" if "teacher" in job.needs else ""
-        terms = ", ".join(map(str, job.stage.terms))
-        click.echo(f"{job.label}: {state}{taught}{f': {terms}' if terms else ''}")
+        if id_ in graph.jobs and graph.jobs[id_].candidate:
+            continue  # said with its choice
+        click.echo(_stage_line(graph, id_, found["done"]))
     for task, why in found["unread"].items():
         click.echo(f"note: {task}: whether it is in the store cannot be told: {why}")
     left = len(graph.jobs) - len(found["done"])
@@ -269,6 +263,22 @@ def _show_forecast(study: Study, graph: Graph, store: Path, folder: Path, where:
             "(by usual speeds of one core; a GPU is far faster)"
         )
     click.echo(f"results would go to {folder}")
+
+
+def _stage_line(graph: Graph, id_: str, done: set[str]) -> str:
+    """A job, or a choice with all its points, in one line."""
+    choice = graph.choices.get(id_)
+    job = graph.jobs[id_ if choice is None else choice.jobs[0]]
+    if choice is not None:
+        known = sum(point in done for point in choice.jobs)
+        doing = f"the best of {len(choice.jobs)} by dev {choice.by}{f', {known} of them in the store' if known else ''}"
+    elif id_ in done:
+        doing = "in the store"
+    else:
+        doing = f"{job.stage.train.epochs} epochs" if job.stage.terms else "as it stands"
+    taught = f", taught by {_label(graph, job.needs['teacher'])}" if "teacher" in job.needs else ""
+    terms = " + ".join(map(str, job.stage.terms)) if choice is None else " + ".join(t.loss for t in job.stage.terms)
+    return f"{job.label if choice is None else choice.label}: {doing}{taught}{f': {terms}' if terms else ''}"
 
 
 def _label(graph: Graph, id_: str) -> str:

@@ -125,6 +125,8 @@ def reading(results: Mapping[str, Any]) -> Iterator[str]:
     if claims:
         said = [f"{claims[v]} {words}" for v, words in (("holds", "hold"), ("fails", "fail"), ("undecided", "undecided"))]
         yield f"Of {counted(len(results['claims']), 'claim')} of the paper, at this scale: {', '.join(said)}."
+        if len(results["seeds"]) == 1:
+            yield "There is one seed: a verdict is about the models that were trained, and another seed may turn it."
     cells = [cell for table in results["tables"] for row in table["cells"] for cell in row if cell]
     there = sum(cell["mean"] is not None for cell in cells)
     lacking = Counter(

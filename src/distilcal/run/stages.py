@@ -105,6 +105,8 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: dict[str, str]) -
     settings["model"].pop("start_from", None)
     if not stage.record:
         settings.pop("record_features")
+    if stage.model.pairs == "together":  # as it was before it could be chosen
+        settings["model"].pop("pairs")
     source = _source_digest(stage)
     if source:
         settings["model"].pop("name")  # the files say what it is, wherever they lie

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -37,10 +39,15 @@ class Executor(Protocol):
 
 
 def carry(arguments: Arguments) -> dict[str, Any]:
-    """What every worker calls; the heavy imports happen there."""
+    """What every worker calls; the heavy imports happen there. An error comes back as words, which any process can read."""
     from distilcal.study.work import work
 
-    return work(**arguments)
+    try:
+        return work(**arguments)
+    except InputError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def local_processes(processes: int | None = None, threads: int | None = None) -> tuple[int, int]:
@@ -60,13 +67,27 @@ def gpus_here() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _prepare(threads: int, devices: Any) -> None:
-    """Before torch is imported in a worker: its threads, and its own GPU where there are any."""
+def _prepare(threads: int, device: str | None, parent: int) -> None:
+    """Before torch is imported in a worker: its threads, its own GPU if there are any, and an end when its parent is gone."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if devices is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(devices.get())
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _devices(gpus: int) -> list[str]:
+    """The GPUs that this process may use, by the names that its workers are told."""
+    said = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return said[:gpus] if len(said) >= gpus else [str(i) for i in range(gpus)]
 
 
 @dataclass
@@ -77,65 +98,58 @@ class LocalExecutor:
     threads: int = 0
     gpus: int = 0
     call: Callable[[Arguments], dict[str, Any]] = carry
-    running: dict[Future[dict[str, Any]], str] = field(default_factory=dict)
+    running: dict[Future[dict[str, Any]], tuple[str, int]] = field(default_factory=dict)  # → job, and the place it runs in
     asked: dict[str, Arguments] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.processes, self.threads = local_processes(self.processes or self.gpus or None, self.threads or None)
         self.slots = self.processes
-        self.pool = self._new_pool()
+        self.pools = [self._new_pool(place) for place in range(self.slots)]  # one each: none dies of another's death
+        self.free = list(range(self.slots))
 
-    def _new_pool(self) -> ProcessPoolExecutor:
+    def _new_pool(self, place: int) -> ProcessPoolExecutor:
+        device = _devices(self.gpus)[place % self.gpus] if self.gpus else None
         context = multiprocessing.get_context("spawn")
-        devices = None
-        if self.gpus:
-            devices = context.Queue()
-            for number in range(self.processes):
-                devices.put(number % self.gpus)
-        return ProcessPoolExecutor(self.processes, context, _prepare, (self.threads, devices))
+        return ProcessPoolExecutor(1, context, _prepare, (self.threads, device, os.getpid()))
 
     def submit(self, id_: str, arguments: Arguments) -> None:
         self.asked[id_] = arguments
         self.attempts[id_] = self.attempts.get(id_, 0) + 1
+        place = self.free.pop()
         try:
-            future = self.pool.submit(self.call, arguments)
-        except BrokenProcessPool:
-            self._replace_pool()
-            future = self.pool.submit(self.call, arguments)
-        self.running[future] = id_
+            future = self.pools[place].submit(self.call, arguments)
+        except BrokenProcessPool:  # killed while it had nothing to do
+            self._replace(place)
+            future = self.pools[place].submit(self.call, arguments)
+        self.running[future] = id_, place
 
     def finished(self, timeout: float) -> list[tuple[str, dict[str, Any] | BaseException]]:
         done, _ = wait(self.running, timeout, FIRST_COMPLETED)
         ended: list[tuple[str, dict[str, Any] | BaseException]] = []
-        killed = []
         for future in done:
-            id_ = self.running.pop(future)
+            id_, place = self.running.pop(future)
+            self.free.append(place)
             error = future.exception()
-            if isinstance(error, BrokenProcessPool):
-                killed.append(id_)
-            else:
+            if not isinstance(error, BrokenProcessPool):
                 ended.append((id_, error if error is not None else future.result()))
-        if killed:
-            # The pool is lost as a whole: those that were not to blame are started again too.
-            killed += list(self.running.values())
-            self.running.clear()
-            self._replace_pool()
-            for id_ in killed:
-                if self.attempts[id_] >= ATTEMPTS:
-                    ended.append((id_, RuntimeError(f"its process was killed {ATTEMPTS} times; is there enough memory?")))
-                else:
-                    self.submit(id_, self.asked[id_])
+                continue
+            self._replace(place)
+            if self.attempts[id_] < ATTEMPTS:
+                self.submit(id_, self.asked[id_])
+            else:
+                ended.append((id_, RuntimeError(f"its process was killed {ATTEMPTS} times; is there enough memory?")))
         return ended
 
-    def _replace_pool(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
-        self.pool = self._new_pool()
+    def _replace(self, place: int) -> None:
+        self.pools[place].shutdown(wait=False, cancel_futures=True)
+        self.pools[place] = self._new_pool(place)
 
     def close(self) -> None:
-        for process in list((getattr(self.pool, "_processes", None) or {}).values()):
-            process.terminate()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self.pools:
+            for process in list((getattr(pool, "_processes", None) or {}).values()):
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass
@@ -202,4 +216,8 @@ class RayExecutor:
 
 def _passed_on() -> dict[str, str]:
     """What a worker must know as the caller does."""
-    return {name: os.environ[name] for name in ("DISTILCAL_DATA", "HF_HOME", "HF_HUB_OFFLINE") if name in os.environ}
+    return {
+        name: os.environ[name]
+        for name in ("DISTILCAL_DATA", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN")
+        if name in os.environ
+    }

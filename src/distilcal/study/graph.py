@@ -18,6 +18,7 @@ from distilcal.recipe import DataSettings, Recipe, StageSettings, dependencies, 
 from distilcal.study.settings import GridSettings, Study, changed_stage, near, points, task_recipe, wanted
 
 COUNTS_EPOCHS = ("pskd",)  # losses whose course depends on how many epochs there are in all
+BINDS_EPOCHS = ("train.schedule", "train.warmup", "train.patience", "train.choose")  # axes that may let epochs matter
 ROLES = ("teacher", "start_from", "map")
 Point = tuple[tuple[str, Any], ...]  # (path in the stage, value) pairs
 
@@ -27,6 +28,7 @@ class Job:
     """One stage to be trained, on one task with one seed."""
 
     id: str
+    name: str  # of the stage
     label: str
     task: str
     seed: int
@@ -116,14 +118,15 @@ class _Expansion:
         grid = self.grids.get(stage)
         label = f"{task} · {stage}" + (f" · seed {seed}" if len(self.study.seeds) > 1 else "")
         if grid is None or not settings.terms:
-            made = self._job(label, task, seed, recipe.data, settings, needs, candidate=False)
+            made = self._job(stage, label, task, seed, recipe.data, settings, needs, candidate=False)
         else:
-            made = self._choice(label, task, seed, recipe.data, settings, needs, grid)
+            made = self._choice(stage, label, task, seed, recipe.data, settings, needs, grid)
         self.known[task, stage, seed] = made
         return made
 
     def _job(
         self,
+        name: str,
         label: str,
         task: str,
         seed: int,
@@ -139,13 +142,14 @@ class _Expansion:
         id_ = _digest(data, seed, trained, sorted(needs.items()))
         old = self.graph.jobs.get(id_)
         if old is None:
-            self.graph.jobs[id_] = Job(id_, label, task, seed, data, settings, needs, candidate)
+            self.graph.jobs[id_] = Job(id_, name, label, task, seed, data, settings, needs, candidate)
         elif old.candidate and not candidate:
             self.graph.jobs[id_] = replace(old, candidate=False)
         return id_
 
     def _choice(
         self,
+        name: str,
         label: str,
         task: str,
         seed: int,
@@ -156,13 +160,14 @@ class _Expansion:
     ) -> str:
         axes, whole = together(grid, settings)
         self.points += len(points(grid.axes))
-        jobs = self.point_jobs(label, task, seed, data, whole, needs, drawn_points(points(axes), grid.sample))
+        jobs = self.point_jobs(name, label, task, seed, data, whole, needs, drawn_points(points(axes), grid.sample))
         id_ = _digest("choice", grid.choose, jobs)
         self.graph.choices[id_] = Choice(id_, label, task, seed, tuple(jobs), grid.choose)
         return id_
 
     def point_jobs(
         self,
+        name: str,
         label: str,
         task: str,
         seed: int,
@@ -176,7 +181,7 @@ class _Expansion:
         for point in chosen_from:
             words = point_words(point)
             stage = changed_stage(settings, point)
-            jobs.append(self._job(f"{label} · {words}", task, seed, data, stage, needs, candidate=True))
+            jobs.append(self._job(name, f"{label} · {words}", task, seed, data, stage, needs, candidate=True))
         return jobs
 
 
@@ -193,7 +198,7 @@ def expand_points(recipe: Recipe, stage: str, chosen_from: Sequence[Point], by: 
     made = _Expansion(study)
     settings = recipe.stages[stage]
     needs = {role: made.stands_for(recipe, name, stage, recipe.seed) for role, name in _roles(settings)}
-    jobs = made.point_jobs(stage, stage, recipe.seed, recipe.data, settings, needs, chosen_from)
+    jobs = made.point_jobs(stage, stage, stage, recipe.seed, recipe.data, settings, needs, chosen_from)
     id_ = _digest("choice", by, jobs)
     made.graph.choices[id_] = Choice(id_, stage, stage, recipe.seed, tuple(jobs), by)
     return replace(made.graph, points=len(chosen_from))
@@ -209,7 +214,9 @@ def together(grid: GridSettings, stage: StageSettings) -> tuple[list[dict[str, A
         and not stage.train.warmup
         and not stage.train.patience
         and stage.train.choose == "last"
+        and not stage.record  # a map is of all epochs
         and not any(term.loss in COUNTS_EPOCHS for term in stage.terms)
+        and not any(path in BINDS_EPOCHS or path.endswith(".loss") for axis in grid.axes for path in axis)
     )
     axes = []
     for axis in grid.axes:
@@ -227,9 +234,8 @@ def job_recipe(graph: Graph, id_: str, chosen: dict[str, str]) -> tuple[Recipe, 
     stages: dict[str, StageSettings] = {}
 
     def add(job_id: str) -> str:
-        job_id = chosen.get(job_id, job_id)
-        if job_id not in stages:
-            job = graph.jobs[job_id]
+        job = graph.jobs[chosen.get(job_id, job_id)]
+        if job.name not in stages:  # what a stage depends on is never of its own name
             names = {role: add(needed) for role, needed in job.needs.items()}
             stage = job.stage
             stage = replace(stage, teacher=names.get("teacher", ""))
@@ -237,11 +243,11 @@ def job_recipe(graph: Graph, id_: str, chosen: dict[str, str]) -> tuple[Recipe, 
                 stage = replace(stage, map=names["map"])
             if "start_from" in names:
                 stage = replace(stage, model=replace(stage.model, start_from=names["start_from"]))
-            stages[job_id] = stage
-        return job_id
+            stages[job.name] = stage
+        return job.name
 
     name = add(id_)
-    job = graph.jobs[name]
+    job = graph.jobs[chosen.get(id_, id_)]
     return Recipe(name="study", seed=job.seed, data=job.data, stages=stages), name
 
 

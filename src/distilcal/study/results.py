@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
+from distilcal.calibrate.base import log_softmax
 from distilcal.disk import open_npz
-from distilcal.metrics import definition, holm, paired_interval, reliability
+from distilcal.metrics import binomial_interval, definition, holm, paired_interval, reliability
 from distilcal.metrics.definitions import HIGHER_IS_BETTER, NO_DIRECTION, parameters
+from distilcal.metrics.evaluation import UPPER_LIMIT
 from distilcal.predictions import Predictions
 from distilcal.store import read_json
 from distilcal.study.graph import Graph
@@ -71,11 +74,13 @@ class Findings:
 
     def failure(self, method: str, task: str) -> str:
         ids = [self.graph.cells.get((method, task, seed)) for seed in self.study.seeds]
-        return next((self.outcome.failed[id_] for id_ in ids if id_ in self.outcome.failed), "")
+        failed = {**self.outcome.unmeasured, **self.outcome.failed}
+        return next((failed[id_] for id_ in ids if id_ in failed), "")
 
     def folder(self, method: str, task: str, seed: int) -> Path | None:
-        job = self.job(method, task, seed)
-        return None if job is None or "measured" not in job else self.store / "measured" / job["measured"]
+        id_ = self.graph.cells.get((method, task, seed))
+        key = self.outcome.measured.get(id_ or "")
+        return None if key is None else self.store / "measured" / key
 
     def scaled(self, place: PlaceSettings) -> bool:
         """Whether a model is looked at after temperature scaling: if its row or its column says so."""
@@ -99,9 +104,15 @@ class Findings:
         return Sample(tuple(seeds), np.array(values), np.array(draws, dtype=np.float64), examples) if seeds else None
 
     def predictions(self, place: PlaceSettings) -> list[Predictions]:
-        """A model's predictions with each seed, as trained."""
+        """A model's predictions with each seed, after temperature scaling where the place says so."""
         folders = [self.folder(place.method, place.task, seed) for seed in self.study.seeds]
-        return [Predictions.load(f / f"{split_of(self.study, place)}.npz") for f in folders if f is not None]
+        made = []
+        for folder in filter(None, folders):
+            said = Predictions.load(folder / f"{split_of(self.study, place)}.npz")
+            if self.scaled(place):
+                said = said.with_log_probs(log_softmax(said.logits.astype(np.float64) / _measured(folder)[0]["temperature"]))
+            made.append(said)
+        return made
 
     def chosen(self, method: str, task: str) -> str:
         """The points of the grid that stand for a method, in words."""
@@ -132,14 +143,37 @@ def _replicated(draws: Floats) -> Floats:
     return np.asarray(draws[picked, np.arange(count)].mean(axis=0))
 
 
-def interval(sample: Sample) -> tuple[float, float, float]:
-    """Mean over seeds, and its bootstrap interval over seeds and examples."""
+def _widened(values: Floats, draws: Floats) -> tuple[Floats, float, float]:
+    """Centred replicates of the mean over seeds and examples, its standard error and the degrees of freedom behind it.
+
+    A bootstrap of a few seeds is too narrow: by √((S - 1)/S), and because its tails are not those of a mean of few. So the
+    replicates are widened to the standard error of rows and seeds together, and to the tails of Student's t with Welch and
+    Satterthwaite's degrees of freedom (rows count as many). With one seed nothing is known of the spread between seeds.
+    """
+    seeds = len(values)
+    drawn = _replicated(draws)
+    centred = drawn - drawn.mean()
+    rows = float(draws.mean(axis=0).var())
+    if seeds == 1:
+        return centred, math.sqrt(rows), math.inf
+    between = float(values.var(ddof=1)) / seeds
+    error = math.sqrt(rows + between)
+    freedom = (rows + between) ** 2 / (between**2 / (seeds - 1)) if between > 0 else math.inf
+    spread = float(centred.std())
+    if spread == 0:
+        return centred, error, freedom
+    tail = (1 + LEVEL) / 2
+    factor = stats.t.ppf(tail, freedom) / stats.norm.ppf(tail) if math.isfinite(freedom) else 1.0
+    return centred * (error / spread * factor), error, freedom
+
+
+def interval(sample: Sample, limit: float = math.inf) -> tuple[float, float, float]:
+    """Mean over seeds, and its bootstrap interval over seeds and examples, between 0 and the metric's limit."""
     mean = float(sample.values.mean())
-    drawn = _replicated(sample.draws)
-    if not math.isfinite(mean) or not np.isfinite(drawn).all():
+    if not math.isfinite(mean) or not np.isfinite(sample.draws).all():
         return mean, math.nan, math.nan
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) - drawn.mean() + mean
-    return mean, max(0.0, min(float(low), mean)), max(float(high), mean)
+    low, high = np.quantile(_widened(sample.values, sample.draws)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) + mean
+    return mean, max(0.0, min(float(low), mean)), min(max(float(high), mean), limit)
 
 
 def difference(first: Sample, second: Sample) -> tuple[float, float, float, float] | None:
@@ -148,8 +182,16 @@ def difference(first: Sample, second: Sample) -> tuple[float, float, float, floa
     if not shared or first.examples != second.examples:
         return None
     a, b = first.of(shared), second.of(shared)
-    value = float((a.values - b.values).mean())
-    return paired_interval(value, _replicated(a.draws - b.draws), a.examples, LEVEL)
+    apart = a.values - b.values
+    value = float(apart.mean())
+    if not np.isfinite(apart).all() or not np.isfinite(a.draws - b.draws).all():
+        return None
+    if len(shared) == 1:
+        return paired_interval(value, (a.draws - b.draws)[0], a.examples, LEVEL)
+    centred, error, freedom = _widened(apart, a.draws - b.draws)
+    low, high = np.quantile(centred, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) + value
+    p = 2 * stats.t.sf(abs(value) / error, min(freedom, 1e9)) if error > 0 else float(value == 0)
+    return value, float(low), float(high), float(p)
 
 
 def _finite(value: float | None) -> float | None:
@@ -182,7 +224,7 @@ def _cell(findings: Findings, place: PlaceSettings, paper: Any) -> dict[str, Any
     }
     if sample is None:
         return made
-    mean, low, high = interval(sample)
+    mean, low, high = interval(sample, UPPER_LIMIT.get(metric.metric, 1.0))
     spread = float(sample.values.std(ddof=1)) if len(sample.seeds) > 1 else None
     made |= {"mean": _finite(mean), "std": _finite(spread), "low": _finite(low), "high": _finite(high)}
     return {**made, "seeds": len(sample.seeds), "examples": sample.examples}
@@ -239,6 +281,7 @@ def _heading(table: TableSettings, place: PlaceSettings) -> str:
 
 def _stands_here(study: Study, table: TableSettings, place: PlaceSettings) -> str:
     """What stands in for a row's or column's data at this scale."""
+    place = place_of(table.common, place)
     if not place.task:
         return ""
     here = study.tasks[place.task].here
@@ -383,14 +426,16 @@ def _training(findings: Findings, figure: FigureSettings, place: PlaceSettings) 
 
 
 def _reliability(findings: Findings, method: str, place: PlaceSettings) -> dict[str, Any] | None:
-    """The bins of all seeds' predictions together."""
+    """The bins of all seeds' predictions together; their intervals are those of one seed's rows, which all seeds share."""
     said = findings.predictions(place_of(place, PlaceSettings(method=method)))
     if not said:
         return None
     probs, labels = (np.concatenate([getattr(p, name) for p in said]) for name in ("probs", "labels"))
     found = reliability(Predictions.from_probs(probs, labels, classes=said[0].classes), bins=10)
     there = found.count > 0
-    columns = [found.confidence, found.accuracy, found.low, found.high, found.count]
+    rows = np.maximum(found.count / len(said), 1e-9)
+    low, high = binomial_interval(np.nan_to_num(found.accuracy) * rows, rows)
+    columns = [found.confidence, found.accuracy, low, high, found.count]
     return {"name": method, "points": [list(map(float, row)) for row in np.stack(columns, axis=1)[there]]}
 
 
@@ -435,7 +480,7 @@ def results(findings: Findings, **facts: Any) -> dict[str, Any]:
         "claims": [checked_claim(findings, claim) for claim in study.claims],
         "figures": [made for figure in study.figures for made in drawn(findings, figure)],
         "theorems": [theorem(said) for said in study.theorems],
-        "failures": [{"what": labels[id_], "error": why} for id_, why in outcome.failed.items()],
+        "failures": [{"what": labels[id_], "error": why} for id_, why in {**outcome.failed, **outcome.unmeasured}.items()],
         "jobs": len(graph.jobs),
         "points": graph.points,
         "trained": outcome.trained,

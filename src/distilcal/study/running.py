@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.errors import InputError
+from distilcal.recipe import as_table, checked
 from distilcal.store import locked, write_json
 from distilcal.study.executors import Executor
-from distilcal.study.graph import Graph, expand, job_recipe
+from distilcal.study.graph import Graph, Job, expand, job_recipe
 from distilcal.study.results import Findings, results
-from distilcal.study.schedule import News, Outcome, carry_out_graph, remove_losers
+from distilcal.study.schedule import News, Outcome, best_of, carry_out_graph
 from distilcal.study.settings import Study, Wanted, wanted
 from distilcal.study.work import Measure
 
@@ -40,11 +41,10 @@ def run_study(
     graph = expand(study, methods=methods, tasks=tasks)
     if not graph.cells:
         raise InputError("no table asks for any of these methods on any of these tasks", remedy="leave out --only to see all")
+    check_jobs(graph)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", busy=f"another study is working in {folder}"):
-        outcome = carry_out_graph(graph, executor, store, measures(study, graph), tell=tell)
-        if not keep_points:
-            remove_losers(graph, outcome, store)
+        outcome = carry_out_graph(graph, executor, store, measures(study, graph), keep_points=keep_points, tell=tell)
         found = Findings(study, graph, outcome, store)
         facts = {
             "environment": environment(),
@@ -57,6 +57,17 @@ def run_study(
     return outcome
 
 
+def check_jobs(graph: Graph) -> None:
+    """Refuse before anything runs what words alone can tell of every stage: also of points that no recipe names."""
+    first = {choice.id: choice.jobs[0] for choice in graph.choices.values()}
+    for id_, job in graph.jobs.items():
+        try:
+            checked(job_recipe(graph, id_, first)[0])
+        except InputError as error:
+            error.problem = f"{job.label}: {error.problem}"
+            raise
+
+
 def measures(study: Study, graph: Graph) -> Callable[[str], Measure]:
     """What is to be measured of each job or choice: all that any method it stands for is asked."""
     metrics = {name: {"metric": said.metric, **said.settings} for name, said in study.metrics.items()}
@@ -65,7 +76,7 @@ def measures(study: Study, graph: Graph) -> Callable[[str], Measure]:
     for (method, task, _), id_ in graph.cells.items():
         found, own = asked.setdefault(id_, Wanted()), everything[method, task]
         found.sets |= own.sets
-        found.features = found.features or own.features
+        found.features = tuple(dict.fromkeys((*found.features, *own.features)))
         found.map = found.map or own.map
     return lambda id_: Measure(tuple(asked[id_].sets), metrics, asked[id_].features, asked[id_].map)
 
@@ -87,34 +98,41 @@ def forecast(study: Study, graph: Graph, store: Path, slots: int) -> dict[str, A
 
     Jobs that wait for a choice count as not done. A task whose data cannot be read is counted by its limit.
     """
-    import torch  # noqa: F401 - what follows needs it; a missing one is said by its name
-
-    from distilcal.recipe import as_table
-    from distilcal.study.work import is_done, splits_of
+    from distilcal.study.work import known, splits_of
 
     done: set[str] = set()
+    went: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, str] = {}
     unread: dict[str, str] = {}
     seconds = disk = 0.0
     encoded: set[tuple[Any, ...]] = set()
     begun = time.perf_counter()
-    for id_, job in graph.jobs.items():
-        open_choice = any(needed in graph.choices for needed in _all_needs(graph, id_))
+    for id_ in graph.order():
+        if id_ in graph.choices:
+            choice = graph.choices[id_]
+            if all(point in went for point in choice.jobs):
+                chosen[id_] = best_of(choice, went)
+            continue
+        job = graph.jobs[id_]
+        open_choice = any(needed in graph.choices and needed not in chosen for needed in _all_needs(graph, id_))
         if job.task not in unread and not open_choice:
             try:
-                recipe, name = job_recipe(graph, id_, {})
-                if is_done(as_table(recipe), name, store, keep=not job.candidate):
-                    done.add(id_)
-                    continue
+                recipe, name = job_recipe(graph, id_, chosen)
+                found = known(as_table(recipe), name, store, keep=not job.candidate)
             except InputError as error:
-                unread[job.task] = str(error)
+                unread[job.task], found = str(error), None
+            if found is not None:
+                done.add(id_)
+                went[id_] = found
+                continue
         size = job.data.limit or 10_000
         if job.task not in unread:
             size = len(splits_of(job.data).train)
-        kind = _kind(job.stage.model.name, job.stage.model.frozen)
+        kind = _kind(graph, job)
         rate, megabytes = ROUGHLY[kind]
         views = 1 + len({term.view for term in job.stage.terms} - {"plain"})
         seconds += bool(job.stage.terms) * size * job.stage.train.epochs * views / rate
-        disk += megabytes * (not job.candidate)
+        disk += megabytes  # points that lose are removed, but when is not known
         if job.stage.model.frozen:
             encoded.add((job.task, job.stage.model.name, job.stage.model.layers, size))
     seconds += sum(size * 2 / ENCODED for *_, size in encoded)
@@ -139,9 +157,14 @@ def _all_needs(graph: Graph, id_: str) -> set[str]:
     return found
 
 
-def _kind(name: str, frozen: bool) -> str:
+def _kind(graph: Graph, job: Job) -> str:
     from distilcal.models.cifar import NETWORKS
 
-    if frozen:
+    parent = job.needs.get("start_from", "")
+    while parent:
+        job = graph.jobs[graph.choices[parent].jobs[0] if parent in graph.choices else parent]
+        parent = job.needs.get("start_from", "")
+    model = job.stage.model
+    if model.frozen:
         return "frozen"
-    return "image" if name in NETWORKS else "vectors" if name == "linear" else "text"
+    return "image" if model.name in NETWORKS else "vectors" if model.name in ("linear", "mlp", "") else "text"

@@ -14,7 +14,7 @@ from distilcal.errors import InputError
 from distilcal.recipe import as_table
 from distilcal.store import locked
 from distilcal.study.executors import Executor
-from distilcal.study.graph import Graph, job_recipe
+from distilcal.study.graph import Choice, Graph, job_recipe
 
 POLL = 0.5  # seconds to wait for a job before looking again
 
@@ -25,7 +25,9 @@ class Outcome:
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # job → what it returned
     chosen: dict[str, str] = field(default_factory=dict)  # choice → job
+    measured: dict[str, str] = field(default_factory=dict)  # job or choice → its folder of figures in the store
     failed: dict[str, str] = field(default_factory=dict)  # job or choice → why
+    unmeasured: dict[str, str] = field(default_factory=dict)  # job or choice that is trained, but not measured → why
     trained: int = 0
     seconds: float = 0.0
 
@@ -52,15 +54,17 @@ def carry_out_graph(
     store: Path,
     measure: Callable[[str], Any],
     *,
+    keep_points: bool = False,
     tell: Callable[[News], None] = lambda news: None,
 ) -> Outcome:
     """Train every job, make every choice, measure what fills cells. ``measure`` says for a job or choice what is wanted of it.
 
-    What fails is marked, with all that needs it; the rest goes on. Losers of a choice are removed from the store.
+    What fails is marked, with all that needs it; the rest goes on. As soon as a choice is made, the models of points that were
+    trained for it and lost are removed from the store, unless ``keep_points``; how their training went stays known.
     """
     begun = time.perf_counter()
     outcome = Outcome()
-    run = _Run(graph, executor, store, measure, tell, outcome)
+    run = _Run(graph, executor, store, measure, tell, outcome, keep_points)
     try:
         run.go()
     finally:
@@ -70,16 +74,17 @@ def carry_out_graph(
 
 class _Run:
     def __init__(
-        self, graph: Graph, executor: Executor, store: Path, measure: Any, tell: Callable[[News], None], outcome: Outcome
+        self,
+        graph: Graph,
+        executor: Executor,
+        store: Path,
+        measure: Callable[[str], Any],
+        tell: Callable[[News], None],
+        outcome: Outcome,
+        keep_points: bool,
     ):
-        self.graph, self.executor, self.store, self.measure, self.tell, self.outcome = (
-            graph,
-            executor,
-            store,
-            measure,
-            tell,
-            outcome,
-        )
+        self.graph, self.executor, self.store, self.measure = graph, executor, store, measure
+        self.tell, self.outcome, self.keep_points = tell, outcome, keep_points
         self.wanted = graph.measured
         self.waiting: dict[str, int] = {}  # job or choice → how many it still waits for
         self.after: dict[str, list[str]] = {}
@@ -117,7 +122,8 @@ class _Run:
             self._fail(name, str(error))
             return
         self.running[name] = self.graph.jobs[job].label
-        arguments = {"table": as_table(recipe), "name": stage, "store": str(self.store), "measure": measure, "keep": keep}
+        store = str(self.store.resolve())  # a worker may stand in another folder
+        arguments = {"table": as_table(recipe), "name": stage, "store": store, "measure": measure, "keep": keep}
         self.executor.submit(name, arguments)
 
     def _choose(self, id_: str) -> None:
@@ -127,13 +133,11 @@ class _Run:
             self._fail(id_, f"no point of the grid could be trained: {self.outcome.failed.get(choice.jobs[0], '')}")
             return
 
-        def figure(job: str) -> float:
-            result = self.outcome.results[job]
-            return float(result["epochs"][result["best"]]["dev"][choice.by])
-
-        best = max(there, key=figure) if choice.by == "accuracy" else min(there, key=figure)  # the first of equals
+        best = best_of(replace(choice, jobs=tuple(there)), self.outcome.results)
         self.outcome.chosen[id_] = best
         self.graph.jobs[best] = replace(self.graph.jobs[best], candidate=False)
+        if not self.keep_points:
+            remove_losers(self.graph, self.outcome, self.store, choice)
         if id_ in self.wanted:
             self._submit(id_, best, keep=True, measure=self.measure(id_))
         else:
@@ -144,16 +148,20 @@ class _Run:
         if isinstance(result, BaseException):
             if not isinstance(result, Exception):
                 raise result
-            self._fail(name, f"{type(result).__name__}: {result}" if not isinstance(result, InputError) else str(result))
+            result = {"error": str(result) if isinstance(result, InputError) else f"{type(result).__name__}: {result}"}
+        if "error" in result:
+            self._fail(name, result["error"])
             return
         self.outcome.trained += bool(result["trained"])
-        if name in self.graph.choices:
-            self.outcome.results[self.outcome.chosen[name]] = result
-        else:
-            self.outcome.results[name] = result
+        self.outcome.results[self.outcome.job_of(name)] = result
+        if "measured" in result:
+            self.outcome.measured[name] = result["measured"]
         self.done += 1
+        why = result.get("not_measured", "")
+        if why:
+            self.outcome.unmeasured[name] = why
         self._free(name)
-        self.tell(self._news(label, result, ""))
+        self.tell(self._news(label, result, why))
 
     def _free(self, id_: str) -> None:
         """Let go on what waited for this one."""
@@ -181,19 +189,32 @@ class _Run:
         return News(self.done, self.total, len(self.outcome.failed), tuple(self.running.values()), label, result, error)
 
 
-def remove_losers(graph: Graph, outcome: Outcome, store: Path) -> int:
-    """Delete the models of grid points that were not chosen; how their training went stays known. The bytes that are free."""
+def best_of(choice: Choice, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The job with the best figure on dev; the first of equals."""
+
+    def figure(job: str) -> float:
+        return float(results[job]["epochs"][results[job]["best"]]["dev"][choice.by])
+
+    return max(choice.jobs, key=figure) if choice.by == "accuracy" else min(choice.jobs, key=figure)
+
+
+def remove_losers(graph: Graph, outcome: Outcome, store: Path, choice: Choice) -> int:
+    """Delete the models of points that lost, if they were trained for a grid; the bytes that are free."""
     freed = 0
-    kept = {outcome.results[job]["key"] for job in outcome.results if not graph.jobs[job].candidate}
-    for job, result in outcome.results.items():
-        key = result["key"]
-        folder = store / "stages" / key
-        if not graph.jobs[job].candidate or key in kept or not folder.exists():
+    kept = {result["key"] for job, result in outcome.results.items() if not graph.jobs[job].candidate}
+    open_choices = [c for c in graph.choices.values() if c.id not in outcome.chosen and c.id not in outcome.failed]
+    waiting = {job for other in open_choices for job in other.jobs}  # points of another grid too
+    for job in choice.jobs:
+        result = outcome.results.get(job)
+        if result is None or not graph.jobs[job].candidate or job in waiting or not result.get("own"):
+            continue
+        folder = store / "stages" / result["key"]
+        if result["key"] in kept or not folder.exists():
             continue
         try:
-            with locked(store / "locks" / key, busy="in use"):
+            with locked(store / "locks" / result["key"], busy="in use"):
                 freed += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
                 shutil.rmtree(folder)
         except InputError:
-            continue  # somebody trains or reads it
+            continue  # somebody trains it
     return freed

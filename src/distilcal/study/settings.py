@@ -7,10 +7,9 @@ scale, so every cell of one scale exists in all others.
 from __future__ import annotations
 
 import copy
-import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +19,7 @@ from distilcal.errors import InputError
 from distilcal.recipe import Recipe, StageSettings, checked, recipe_from, settings_from
 
 SCALED = ("note", "seeds", "data", "stages", "tasks", "grids")  # what a scale may change
-NOT_STATED = math.nan  # in a list of the paper's figures: not readable, or not reported
+BETWEEN_STAGES = ("teacher", "map", "model.start_from", "predictions", "calibrate")  # no axis can go over these
 
 
 @dataclass(frozen=True)
@@ -195,6 +194,10 @@ def read_study(source: str, scale: str = "small", seeds: int | None = None) -> S
 def study_from(table: Mapping[str, Any], scale: str, seeds: int | None = None) -> Study:
     """The study that a table describes, at a scale."""
     scales = table.get("scales", {})
+    if not isinstance(scales, Mapping) or not all(isinstance(said, Mapping) for said in scales.values()):
+        raise InputError("scales is not a table of tables", remedy="write [scales.small]")
+    if "changes" in table:
+        raise InputError("unknown key changes", remedy="variants make them")
     if scale not in scales:
         raise InputError(f"there is no scale {scale!r}", remedy=f"the scales are {', '.join(scales) or 'none'}")
     changed = scales[scale]
@@ -203,7 +206,12 @@ def study_from(table: Mapping[str, Any], scale: str, seeds: int | None = None) -
         raise InputError(
             f"scales.{scale}.{strange[0]} cannot be changed by a scale", remedy=f"it may change {', '.join(SCALED)}"
         )
+    for kind in ("grids", "tasks"):  # a wrong name would be a new one, and the change be lost
+        for name in changed.get(kind, {}):
+            check_known(name, table.get(kind, {}), f"scales.{scale}.{kind}: there is no")
     whole = merged({key: value for key, value in table.items() if key != "scales"}, changed)
+    if not isinstance(whole.get("metrics", {}), Mapping):
+        raise InputError("metrics is not a table", remedy="write [metrics]")
     whole["metrics"] = {name: _metric(name, said) for name, said in whole.get("metrics", {}).items()}
     made: Study = settings_from(Study, {**whole, "scale": scale})
     if seeds is not None:
@@ -212,10 +220,14 @@ def study_from(table: Mapping[str, Any], scale: str, seeds: int | None = None) -
         own = list(made.seeds)[:seeds]
         fresh = (s for s in range(10_000) if s not in own)
         made = replace(made, seeds=tuple(own + [next(fresh) for _ in range(seeds - len(own))]))
+    from distilcal.study.checks import checked_study
+
     return checked_study(with_variants(made))
 
 
-def _metric(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def _metric(name: str, said: Any) -> dict[str, Any]:
+    if not isinstance(said, Mapping):
+        raise InputError(f"metrics.{name} = {said!r} is not a table", remedy=f"write {name} = {{ digits = 2 }}")
     shown = ("metric", "percent", "digits")
     return {
         "metric": name,
@@ -252,13 +264,19 @@ def with_value(settings: Any, path: str, value: Any) -> Any:
     """A dataclass of settings with one value changed; the path goes through fields, lists (by number) and tables."""
     head, _, rest = path.partition(".")
     if isinstance(settings, Mapping):
+        if rest and head not in settings:
+            raise InputError(f"there is nothing called {head!r}", remedy=f"there is {', '.join(settings) or 'nothing'}")
         inner = with_value(settings[head], rest, value) if rest else value
         return {**settings, head: inner}
     if isinstance(settings, tuple):
         if not head.isdigit() or int(head) >= len(settings):
             raise InputError(f"{path!r}: there is no entry {head} of {len(settings)}", remedy="entries are counted from 0")
         i = int(head)
+        if not rest and is_dataclass(settings[i]):
+            raise InputError(f"{path!r} is a whole table", remedy="name a key in it")
         return (*settings[:i], with_value(settings[i], rest, value) if rest else value, *settings[i + 1 :])
+    if not is_dataclass(settings) or isinstance(settings, type):
+        raise InputError(f"{settings!r} has no setting {head!r}", remedy="the path goes too far")
     if not hasattr(settings, head):
         if hasattr(settings, "settings") and not rest:  # a parameter of a loss
             return replace(settings, settings={**settings.settings, head: value})
@@ -284,12 +302,15 @@ def with_variants(study: Study) -> Study:
     """The study with a stage and a method for every variant."""
     stages, methods, changes = dict(study.stages), dict(study.methods), dict(study.changes)
     for variant in study.variants:
-        _known(variant.of, methods, "variants: there is no method")
+        check_known(variant.of, methods, "variants: there is no method")
         base = methods[variant.of]
+        check_axes(variant.axes, f"variants of {variant.of!r}")
+        if len(variant.names) != len(variant.axes):
+            raise InputError(f"variants of {variant.of!r}: a word for each axis is wanted in names")
         for place in _positions(variant.axes):
             chosen = [(path, values[i]) for axis, i in zip(variant.axes, place, strict=True) for path, values in axis.items()]
             words = [
-                f"{word} {next(iter(axis.values()))[i]:g}"
+                f"{word} {_shown(next(iter(axis.values()))[i])}"
                 for word, axis, i in zip(variant.names, variant.axes, place, strict=True)
             ]
             name = f"{variant.of}, {', '.join(words)}"
@@ -300,58 +321,26 @@ def with_variants(study: Study) -> Study:
     return replace(study, stages=stages, methods=methods, changes=changes)
 
 
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def check_axes(axes: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Refuse axes without values, of unequal lengths, or over what decides which other stages a stage needs."""
+    for axis in axes:
+        lengths = {len(values) if isinstance(values, list) else 0 for values in axis.values()}
+        if len(lengths) != 1 or 0 in lengths:
+            raise InputError(f"{where}: the lists of an axis are empty or not of one length", remedy="they move together")
+        for path in axis:
+            if path in BETWEEN_STAGES:
+                raise InputError(f"{where}: {path} cannot be searched", remedy="make a stage for each, with like")
+
+
 def _positions(axes: Sequence[Mapping[str, Sequence[Any]]]) -> list[tuple[int, ...]]:
     made: list[tuple[int, ...]] = [()]
     for axis in axes:
         made = [(*place, i) for place in made for i in range(len(next(iter(axis.values()))))]
     return made
-
-
-def checked_study(study: Study) -> Study:
-    """The study, if every name in it stands for something."""
-    for kind, there in (
-        ("tasks", study.tasks),
-        ("methods", study.methods),
-        ("metrics", study.metrics),
-        ("stages", study.stages),
-    ):
-        if not there:
-            raise InputError(f"there are no {kind}", remedy=f"add [{kind}.NAME]")
-    for name, said in study.methods.items():
-        _known(said.stage, study.stages, f"methods.{name!r}: there is no stage")
-    for name, grid in study.grids.items():
-        for stage in grid.stages:
-            _known(stage, study.stages, f"grids.{name}: there is no stage")
-        for axis in grid.axes:
-            lengths = {len(values) if isinstance(values, list) else 0 for values in axis.values()}
-            if len(lengths) != 1 or 0 in lengths:
-                raise InputError(f"grids.{name}: the lists of an axis are not of one length", remedy="they move together")
-    twice = [s for s in study.stages if sum(s in g.stages for g in study.grids.values()) > 1]
-    if twice:
-        raise InputError(f"stage {twice[0]!r} stands in two grids", remedy="make a second stage with like")
-    for table in study.tables:
-        if table.paper and (len(table.paper) != len(table.rows) or any(len(row) != len(table.columns) for row in table.paper)):
-            raise InputError(f"table {table.name}: the paper's figures do not fit rows and columns", remedy="use nan for gaps")
-        for row in table.rows:
-            for column in table.columns:
-                _check_place(study, place_of(table.common, row, column), f"table {table.name}")
-    for claim in study.claims:
-        for first, second in claim_pairs(claim):
-            for method in (first, second):
-                _known(method, study.methods, f"claim {claim.text!r}: there is no method")
-        _known(claim.metric, study.metrics, f"claim {claim.text!r}: there is no metric")
-        for place in claim.places:
-            _check_set(study, place, f"claim {claim.text!r}")
-    for figure in study.figures:
-        for method in figure.methods:
-            _known(method, study.methods, f"figure {figure.name}: there is no method")
-        for place in figure.places:
-            _check_set(study, place, f"figure {figure.name}")
-        if figure.kind == "line" and len(figure.values) != len(figure.methods):
-            raise InputError(f"figure {figure.name}: a value for each method is wanted")
-    for task in study.tasks:
-        task_recipe(study, task)
-    return study
 
 
 def place_of(*parts: PlaceSettings) -> PlaceSettings:
@@ -394,7 +383,7 @@ def wanted(study: Study) -> dict[tuple[str, str], Wanted]:
         for place in figure.places:
             for method in figure.methods:
                 found = want(method, place)
-                found.features = found.features or figure.classes
+                found.features = tuple(dict.fromkeys((*found.features, *figure.classes)))
                 found.map = found.map or figure.kind == "map"
     return made
 
@@ -423,27 +412,10 @@ def near(name: str, known: Iterable[str]) -> str:
     return ", ".join(get_close_matches(name, there, n=4, cutoff=0.4) or there)
 
 
-def _known(name: str, known: Iterable[str], problem: str) -> None:
-    if name not in known:
-        raise InputError(f"{problem} {name!r}", remedy=f"did you mean {near(name, known)}?")
-
-
-def _check_place(study: Study, place: PlaceSettings, where: str) -> None:
-    _known(place.method, study.methods, f"{where}: there is no method")
-    _known(place.metric, study.metrics, f"{where}: there is no metric")
-    if place.against:
-        _known(place.against, study.methods, f"{where}: there is no method")
-    _check_set(study, place, where)
-
-
-def _check_set(study: Study, place: PlaceSettings, where: str) -> None:
-    _known(place.task, study.tasks, f"{where}: there is no task")
-    task = study.tasks[place.task]
-    if place.set and place.set not in task.sets and place.set != "test":
-        raise InputError(
-            f"{where}: task {place.task!r} has no set {place.set!r}",
-            remedy=f"its sets are {', '.join(('test', *task.sets))}",
-        )
+def check_known(name: str, there: Iterable[str], problem: str) -> None:
+    """Refuse a name that is not there, and list the near ones."""
+    if name not in there:
+        raise InputError(f"{problem} {name!r}", remedy=f"did you mean {near(name, there)}?")
 
 
 def changed_stage(stage: StageSettings, changes: Iterable[tuple[str, Any]]) -> StageSettings:

@@ -15,14 +15,15 @@ from typing import Any, Literal
 
 from distilcal.disk import write_aside
 from distilcal.errors import InputError
-from distilcal.recipe import Recipe, StageSettings, to_toml
+from distilcal.recipe import Recipe, StageSettings, checked, to_toml
 from distilcal.report.runs import main_stage
 from distilcal.store import write_json
 from distilcal.study.executors import Executor
 from distilcal.study.graph import Graph, Point, drawn_points, expand_points, together
-from distilcal.study.schedule import News, Outcome, carry_out_graph, remove_losers
-from distilcal.study.settings import GridSettings, near, points, with_value
+from distilcal.study.schedule import News, Outcome, carry_out_graph
+from distilcal.study.settings import GridSettings, changed_stage, check_axes, near, points
 
+ROUND = 4  # points that Optuna proposes at a time, however many run side by side: the same on every machine
 SHOWN = ("accuracy", "nll", "ece", "brier", "entropy")
 Tell = Callable[[News], None]
 
@@ -43,14 +44,23 @@ class Sweep:
         own = self.recipe.stages[self.stage]
         if not own.terms:
             raise InputError(f"stages.{self.stage} is not trained", remedy="sweep a stage with terms")
-        for axis in self.axes:
-            for path, values in axis.items():
-                for value in values:
-                    with_value(own, path, value)  # an unknown path or a value of the wrong kind is refused here
+        check_axes(self.axes, "--grid")
+        paths = [path for axis in self.axes for path in axis]
+        twice = [path for path in paths if paths.count(path) > 1]
+        if twice:
+            raise InputError(f"--grid names {twice[0]} twice", remedy="give all its values at once")
+        for point in points(self.axes):  # an unknown path, or a value that cannot be, is refused here
+            stage = changed_stage(own, point)
+            checked(replace(self.recipe, stages={**self.recipe.stages, self.stage: stage}))
 
     @property
     def grid(self) -> GridSettings:
         return GridSettings((self.stage,), self.axes, self.choose)
+
+    @property
+    def one_run(self) -> bool:
+        """Whether an axis of epochs is covered by one run."""
+        return len(together(self.grid, self.recipe.stages[self.stage])[0]) < len(self.axes)
 
     @property
     def runs(self) -> tuple[list[Point], StageSettings]:
@@ -115,7 +125,6 @@ def run_sweep(sweep: Sweep, folder: Path, store: Path, executor: Executor, *, te
     if choice.id not in outcome.chosen:
         raise InputError("no point could be trained", remedy=next(iter(outcome.failed.values()), ""))
     best = outcome.chosen[choice.id]
-    remove_losers(graph, outcome, store)
     with write_aside(folder / "points.csv") as file:
         file.write(_table(sweep, graph, outcome, taken, best).encode())
     won = replace(recipe, stages={**recipe.stages, sweep.stage: graph.jobs[best].stage})
@@ -153,7 +162,7 @@ def _proposed(sweep: Sweep, recipe: Recipe, all_: list[Point], executor: Executo
     wanted = min(sweep.count or len(all_), len(all_))
     asked = 0
     while len(taken) < wanted and asked < 20 * wanted:  # a sampler that keeps to known points ends too
-        trials = [search.ask() for _ in range(min(executor.slots, wanted - len(taken)))]
+        trials = [search.ask() for _ in range(min(ROUND, wanted - len(taken)))]
         asked += len(trials)
         places = [[t.suggest_categorical(str(i), list(range(n))) for i, n in enumerate(lengths)] for t in trials]
         round_ = [
@@ -186,9 +195,8 @@ def _table(sweep: Sweep, graph: Graph, outcome: Outcome, taken: Sequence[Point],
             writer.writerow([*(said[n] for n in names), "", *([""] * len(SHOWN)), "", "", outcome.failed.get(job, "")])
             continue
         result, among = outcome.results[job], graph.jobs[job].stage.train.choose_among
-        last = graph.jobs[job].stage.train.choose == sweep.choose  # the epochs are points of their own
         for number, epoch in enumerate(result["epochs"]):
-            if (number == result["best"]) if not last else (not among or number + 1 in among):
+            if (not among or number + 1 in among) if sweep.one_run else number == result["best"]:
                 chosen = job == best and number == result["best"]
                 row = [*(said[n] for n in names), number + 1, *(epoch["dev"][name] for name in SHOWN)]
                 writer.writerow([*row, "yes" if chosen else "", round(epoch["seconds"], 3), ""])

@@ -54,9 +54,11 @@ def work(
     splits = splits_of(recipe.data)
     stages = _stages(recipe, splits, folder)
     stage = stages[name]
+    if measure is not None:
+        check_sets(measure, splits)
     record = folder / "points" / f"{stage.key}.json"
-    if not keep and record.exists():
-        return {**read_json(record), "trained": False, "seconds": time.perf_counter() - begun}
+    if not keep and (known := _known_point(record)) is not None:
+        return {**known, "trained": False, "seconds": time.perf_counter() - begun}
     done = stage.done
     team = Team()
     check_stages(recipe, splits)
@@ -66,18 +68,44 @@ def work(
     told: dict[str, Any] = {"key": stage.key, "epochs": history, "best": _best(stage)}
     if not keep:
         record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, told)
+        write_json(record, {**told, "own": not done})  # what others trained is not ours to remove
+        told["own"] = not done
     if measure is not None:
-        told["measured"] = _measured(stage, splits, measure, folder)
-        told["parameters"] = None if stage.settings.predictions else stage.classifier.parameters
+        try:
+            told["measured"] = _measured(stage, splits, measure, folder)
+        except Exception as error:  # the stage is trained, and others may learn from it
+            told["not_measured"] = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     return {**told, "trained": not done, "seconds": time.perf_counter() - begun}
 
 
-def is_done(table: Mapping[str, Any], name: str, store: Path, *, keep: bool) -> bool:
-    """Whether a job's stage is in the store; reads the data, trains nothing."""
+def _known_point(record: Path) -> dict[str, Any] | None:
+    """How a point of a grid went, if it was trained before; a damaged record is none."""
+    try:
+        found = read_json(record)
+        found["epochs"][found["best"]]["dev"]["accuracy"], found["key"]
+    except (InputError, KeyError, IndexError, TypeError):
+        return None
+    return dict(found)
+
+
+def known(table: Mapping[str, Any], name: str, store: Path, *, keep: bool) -> dict[str, Any] | None:
+    """How a job's stage went, if it is in the store; reads the data, trains nothing."""
     recipe = recipe_from(table)
     stage = _stages(recipe, splits_of(recipe.data), store)[name]
-    return stage.done or (not keep and (store / "points" / f"{stage.key}.json").exists())
+    if stage.done:
+        return {"epochs": stage.history(), "best": _best(stage)}
+    return None if keep else _known_point(store / "points" / f"{stage.key}.json")
+
+
+def check_sets(measure: Measure, splits: Splits) -> None:
+    """Refuse before training what could not be measured after it."""
+    there = [data.name for data in splits]
+    missing = [name for name in measure.sets if name not in there]
+    if missing:
+        raise InputError(f"there is no set {missing[0]!r} to measure on", remedy=f"the sets are {', '.join(there)}")
+    unknown = [name for name in measure.features if name not in splits.test.classes]
+    if unknown:
+        raise InputError(f"there is no class {unknown[0]!r} to show", remedy=f"they are {', '.join(splits.test.classes)}")
 
 
 def _stages(recipe: Recipe, splits: Splits, store: Path) -> dict[str, Stage]:
@@ -103,9 +131,6 @@ def splits_of(data: DataSettings) -> Splits:
 def _measured(stage: Stage, splits: Splits, measure: Measure, store: Path) -> str:
     """The name of the folder in the store with a stage's predictions and figures; made unless it is there."""
     there = {data.name: data for data in splits}
-    missing = [name for name in measure.sets if name not in there]
-    if missing:
-        raise InputError(f"there is no set {missing[0]!r} to measure on", remedy=f"the sets are {', '.join(there)}")
     sets = {name: there[name] for name in dict.fromkeys(("dev", *measure.sets))}
     prints = {name: data.fingerprint for name, data in sets.items()}
     key = digest([stage.key, prints, measure.metrics, measure.features, measure.map, RESAMPLES])
@@ -142,9 +167,6 @@ def _figures(predictions: Predictions, metrics: Mapping[str, Mapping[str, Any]])
 def _save_features(stage: Stage, data: Dataset, classes: tuple[str, ...], path: Path) -> None:
     """Features of the first examples of a few classes."""
     assert data.labels is not None
-    unknown = [name for name in classes if name not in data.classes]
-    if unknown:
-        raise InputError(f"there is no class {unknown[0]!r} to show", remedy=f"the classes are {', '.join(data.classes)}")
     rows = np.concatenate([np.flatnonzero(data.labels == data.classes.index(name))[:SHOWN] for name in classes])
     features = stage.outputs(data.select(rows), ("features", "logits"))["features"]
     names = np.array([data.classes[i] for i in data.labels[rows]])
