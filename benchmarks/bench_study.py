@@ -1,6 +1,6 @@
 """What studies cost beside training: expanding P003's full grid, and the scheduler's own work for each stage.
 
-    python benchmarks/bench_study.py
+python benchmarks/bench_study.py
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ class AtOnce:
 
     def close(self) -> None:
         pass
+
+    def describe(self) -> dict[str, Any]:
+        return {}
 
 
 def main() -> None:

@@ -195,6 +195,9 @@ class Here:
     def close(self):
         pass
 
+    def describe(self):
+        return {"processes": 1, "threads": 1}
+
 
 def figures_of(found):
     """All that a study says, without what differs from run to run."""

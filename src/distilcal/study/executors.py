@@ -37,6 +37,9 @@ class Executor(Protocol):
     def close(self) -> None:
         """Stop everything."""
 
+    def describe(self) -> dict[str, Any]:
+        """How many jobs at a time, with how many threads each: for the record."""
+
 
 def carry(arguments: Arguments) -> dict[str, Any]:
     """What every worker calls; the heavy imports happen there. An error comes back as words, which any process can read."""
@@ -145,6 +148,9 @@ class LocalExecutor:
         self.pools[place].shutdown(wait=False, cancel_futures=True)
         self.pools[place] = self._new_pool(place)
 
+    def describe(self) -> dict[str, Any]:
+        return {"processes": self.processes, "threads": self.threads}
+
     def close(self) -> None:
         for pool in self.pools:
             for process in list((getattr(pool, "_processes", None) or {}).values()):
@@ -206,6 +212,9 @@ class RayExecutor:
             except self.ray.exceptions.RayError as error:
                 ended.append((id_, error))
         return ended
+
+    def describe(self) -> dict[str, Any]:
+        return {"processes": self.slots, "threads": max(1, int(self.cpus))}
 
     def close(self) -> None:
         for ref in self.running:

@@ -44,10 +44,11 @@ def run_study(
     check_jobs(graph)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", busy=f"another study is working in {folder}"):
+        around = {**environment(), **executor.describe()}
         outcome = carry_out_graph(graph, executor, store, measures(study, graph), keep_points=keep_points, tell=tell)
         found = Findings(study, graph, outcome, store)
         facts = {
-            "environment": environment(),
+            "environment": around,
             "command": command,
             "seconds": outcome.seconds,
             "work": sum(result["seconds"] for result in outcome.results.values()),
