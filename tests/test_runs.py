@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from shell import command
 from tiny import reviews, save_model, sentences, write_csv
 
 from distilcal import Predictions
-from distilcal.cli import main
 from distilcal.data import read_dataset
 from distilcal.engine import predict
 from distilcal.models import load_classifier
@@ -24,16 +23,6 @@ from distilcal.report.runs import main_stage, read_run, render_runs
 from distilcal.run import plan, run_recipe
 
 FAST = ["--epochs", "1", "--batch", "32", "--lr", "0.005"]
-
-
-def command(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(a) for a in arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output + done.stderr
-    if code == 2:
-        assert done.stderr.strip().splitlines()[-1].startswith("error: ")
-    return done
 
 
 @pytest.fixture(scope="module")

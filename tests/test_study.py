@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from shell import command
 
-from distilcal.cli import main
 from distilcal.errors import InputError
 from distilcal.recipe import as_table, read_recipe
 from distilcal.run.stages import Stage
@@ -202,16 +201,6 @@ class Here:
 def figures_of(found):
     """All that a study says, without what differs from run to run."""
     return {key: value for key, value in found.items() if key not in ("environment", "seconds", "work", "trained", "command")}
-
-
-def command(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(a) for a in arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output + done.stderr
-    if code == 2:
-        assert done.stderr.strip().splitlines()[-1].startswith("error: ")
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -112,77 +112,41 @@ class _Expansion:
         """The job or choice that a stage's name stands for; it and all it needs are put into the graph."""
         if (task, stage, seed) in self.known:
             return self.known[task, stage, seed]
-        settings = recipe.stages[stage]
-        settings = changed_stage(settings, self.study.changes.get(stage, ()))
+        settings = changed_stage(recipe.stages[stage], self.study.changes.get(stage, ()))
         needs = {role: self.stands_for(recipe, name, task, seed) for role, name in _roles(settings)}
-        grid = self.grids.get(stage)
         label = f"{task} · {stage}" + (f" · seed {seed}" if len(self.study.seeds) > 1 else "")
-        if grid is None or not settings.terms:
-            made = self._job(stage, label, task, seed, recipe.data, settings, needs, candidate=False)
-        else:
-            made = self._choice(stage, label, task, seed, recipe.data, settings, needs, grid)
+        job = Job("", stage, label, task, seed, recipe.data, settings, needs)
+        grid = self.grids.get(stage)
+        made = self._put(job) if grid is None or not settings.terms else self._choice(job, grid)
         self.known[task, stage, seed] = made
         return made
 
-    def _job(
-        self,
-        name: str,
-        label: str,
-        task: str,
-        seed: int,
-        data: DataSettings,
-        settings: StageSettings,
-        needs: dict[str, str],
-        *,
-        candidate: bool,
-    ) -> str:
+    def _put(self, job: Job) -> str:
+        """Put a job into the graph under the id that all that determines it gives."""
         # Names of other stages stand in ``needs`` by what they are; how a model is calibrated later changes nothing in it.
-        map_, model = settings.map if is_folder(settings.map) else "", replace(settings.model, start_from="")
-        trained = replace(settings, teacher="", map=map_, model=model, calibrate="none")
-        id_ = _digest(data, seed, trained, sorted(needs.items()))
+        stage = job.stage
+        map_, model = stage.map if is_folder(stage.map) else "", replace(stage.model, start_from="")
+        trained = replace(stage, teacher="", map=map_, model=model, calibrate="none")
+        id_ = _digest(job.data, job.seed, trained, sorted(job.needs.items()))
         old = self.graph.jobs.get(id_)
-        if old is None:
-            self.graph.jobs[id_] = Job(id_, name, label, task, seed, data, settings, needs, candidate)
-        elif old.candidate and not candidate:
-            self.graph.jobs[id_] = replace(old, candidate=False)
+        if old is None or (old.candidate and not job.candidate):
+            self.graph.jobs[id_] = replace(old or job, id=id_, candidate=job.candidate)
         return id_
 
-    def _choice(
-        self,
-        name: str,
-        label: str,
-        task: str,
-        seed: int,
-        data: DataSettings,
-        settings: StageSettings,
-        needs: dict[str, str],
-        grid: GridSettings,
-    ) -> str:
-        axes, whole = together(grid, settings)
+    def _choice(self, job: Job, grid: GridSettings) -> str:
+        axes, whole = together(grid, job.stage)
         self.points += len(points(grid.axes))
-        jobs = self.point_jobs(name, label, task, seed, data, whole, needs, drawn_points(points(axes), grid.sample))
-        id_ = _digest("choice", grid.choose, jobs)
-        self.graph.choices[id_] = Choice(id_, label, task, seed, tuple(jobs), grid.choose)
-        return id_
+        return self.choice(replace(job, stage=whole), drawn_points(points(axes), grid.sample), grid.choose)
 
-    def point_jobs(
-        self,
-        name: str,
-        label: str,
-        task: str,
-        seed: int,
-        data: DataSettings,
-        settings: StageSettings,
-        needs: dict[str, str],
-        chosen_from: Iterable[Point],
-    ) -> list[str]:
-        """A candidate for each point."""
+    def choice(self, job: Job, chosen_from: Iterable[Point], by: str) -> str:
+        """A candidate for each point, and the choice between them."""
         jobs = []
         for point in chosen_from:
-            words = point_words(point)
-            stage = changed_stage(settings, point)
-            jobs.append(self._job(name, f"{label} · {words}", task, seed, data, stage, needs, candidate=True))
-        return jobs
+            label = f"{job.label} · {point_words(point)}"
+            jobs.append(self._put(replace(job, label=label, stage=changed_stage(job.stage, point), candidate=True)))
+        id_ = _digest("choice", by, jobs)
+        self.graph.choices[id_] = Choice(id_, job.label, job.task, job.seed, tuple(jobs), by)
+        return id_
 
 
 def drawn_points(all_: list[Point], count: int, seed: int = 0) -> list[Point]:
@@ -194,13 +158,10 @@ def drawn_points(all_: list[Point], count: int, seed: int = 0) -> list[Point]:
 
 def expand_points(recipe: Recipe, stage: str, chosen_from: Sequence[Point], by: str) -> Graph:
     """A stage of a recipe at every given point, all it needs, and the choice between them."""
-    study = Study(seeds=(recipe.seed,))
-    made = _Expansion(study)
+    made = _Expansion(Study(seeds=(recipe.seed,)))
     settings = recipe.stages[stage]
     needs = {role: made.stands_for(recipe, name, stage, recipe.seed) for role, name in _roles(settings)}
-    jobs = made.point_jobs(stage, stage, stage, recipe.seed, recipe.data, settings, needs, chosen_from)
-    id_ = _digest("choice", by, jobs)
-    made.graph.choices[id_] = Choice(id_, stage, stage, recipe.seed, tuple(jobs), by)
+    made.choice(Job("", stage, stage, stage, recipe.seed, recipe.data, settings, needs), chosen_from, by)
     return replace(made.graph, points=len(chosen_from))
 
 
