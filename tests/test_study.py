@@ -200,7 +200,9 @@ class Here:
 
 def figures_of(found):
     """All that a study says, without what differs from run to run."""
-    return {key: value for key, value in found.items() if key not in ("environment", "seconds", "work", "trained", "command")}
+    return {
+        key: value for key, value in found.items() if key not in ("environment", "seconds", "training", "trained", "command")
+    }
 
 
 @pytest.fixture(scope="module")

@@ -231,6 +231,7 @@ def _facts(results: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("scale", f"{results['scale']}: {results['note']}" if results["note"] else results["scale"]),
         ("seeds", ", ".join(str(s) for s in seeds)),
         ("wall time", _duration(results["seconds"])),
+        *([("training of all stages", _duration(results["training"]))] if "training" in results else []),
         ("work", f"{_work(results)}; {counted(results['points'], 'point')} of the grids"),
     ]
     for name, value in results["environment"].items():

@@ -51,7 +51,7 @@ def run_study(
             "environment": around,
             "command": command,
             "seconds": outcome.seconds,
-            "work": sum(result["seconds"] for result in outcome.results.values()),
+            "training": sum(epoch["seconds"] for result in outcome.results.values() for epoch in result["epochs"]),
         }
         write_json(folder / "results.json", results(found, **facts))
         write_study(folder)
