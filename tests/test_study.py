@@ -819,7 +819,7 @@ def test_dry_run_says_what_is_there_and_what_it_would_take(place, carried_out, t
     assert not (tmp_path / "new").exists()
     known = command("study", study, "--store", store, "--dry-run").output
     assert "12 in the store, 0 to do" in known
-    missing = (place / "tiny.toml").read_text().replace(str(place / "train.npz"), "hub:nobody/nothing@train")
+    missing = (place / "tiny.toml").read_text().replace(str(place / "train.npz"), str(tmp_path / "none.npz"))
     (tmp_path / "s.toml").write_text(missing)
     assert "cannot be told" in command("study", tmp_path / "s.toml", "--dry-run", "--store", tmp_path / "new").output
 
