@@ -20,8 +20,9 @@ from distilcal.recipe import as_table, read_recipe
 from distilcal.run.stages import Stage
 from distilcal.study import executors
 from distilcal.study.executors import LocalExecutor, local_processes
+from distilcal.study.findings import Findings, Sample, difference, interval
 from distilcal.study.graph import expand, job_recipe, together
-from distilcal.study.results import Findings, Sample, checked_claim, difference, interval, verdict
+from distilcal.study.results import checked_claim, verdict
 from distilcal.study.running import measures, run_study
 from distilcal.study.schedule import carry_out_graph, remove_losers
 from distilcal.study.settings import (

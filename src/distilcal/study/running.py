@@ -12,8 +12,9 @@ from distilcal.errors import InputError
 from distilcal.recipe import as_table, checked
 from distilcal.store import locked, write_json
 from distilcal.study.executors import Executor
+from distilcal.study.findings import Findings
 from distilcal.study.graph import Graph, Job, expand, job_recipe
-from distilcal.study.results import Findings, results
+from distilcal.study.results import results
 from distilcal.study.schedule import News, Outcome, best_of, carry_out_graph
 from distilcal.study.settings import Study, Wanted, wanted
 from distilcal.study.work import Measure
