@@ -234,7 +234,7 @@ def test_a_scale_changes_data_and_stages_and_nothing_else(place):
     assert (small.seeds, full.seeds) == ((0, 1), (0, 1, 2))
     assert "limit" not in small.tasks["near"].data
     assert full.tasks["near"].data["limit"] == 100
-    assert small.tables == full.tables or str(small.tables) == str(full.tables)  # nan is not nan
+    assert str(small.tables) == str(full.tables)  # as text: nan is not nan
     assert read_study(str(place / "tiny.toml"), seeds=4).seeds == (0, 1, 2, 3)
     assert read_study(str(place / "tiny.toml"), seeds=1).seeds == (0,)
 
@@ -353,9 +353,8 @@ def test_equal_stages_are_trained_once_and_only_what_is_looked_at(place):
     graph = expand(read_study(str(place / "tiny.toml")))
     assert len(graph.cells) == 2 * 6
     assert graph.cells["Alone", "near", 0] == graph.cells["Alone, scaled", "near", 0]
-    assert graph.cells["Taught", "near", 0] == graph.cells["Taught, T 1", "near", 0] or (
-        graph.jobs[graph.cells["Taught", "near", 0]].stage != graph.jobs[graph.cells["Taught, T 1", "near", 0]].stage
-    )
+    variants = [graph.jobs[graph.cells[f"Taught, T {t}", "near", 0]].stage.terms[1].settings["temperature"] for t in (1, 4)]
+    assert variants == [1, 4]
     per_seed = 2 + 1 + 3  # two rates (all epochs in one run), alone, taught and its two variants
     assert len(graph.jobs) == 2 * per_seed
     assert graph.points == 2 * 8
@@ -605,7 +604,7 @@ note = ""
 
 
 def test_a_set_that_is_not_there_is_named(place, tmp_path):
-    with pytest.raises(InputError, match="there is no set 'mars' to measure on; |the sets are"):
+    with pytest.raises(InputError, match="there is no set 'mars' to measure on"):
         work(as_table(read_recipe_of(place)), "small", str(tmp_path), measure=Measure(("mars",), {}))
 
 
@@ -642,12 +641,10 @@ def test_differences_are_paired():
     assert difference(some, b)[0] == pytest.approx(0.02)  # matched by seed, not by position
 
 
-@pytest.mark.parametrize("seeds", [1, 2, 3, 5])
-@pytest.mark.parametrize("between", [0.0, 1.0, 10.0])
+# One seed knows nothing of the spread between trainings, as the documentation says: there it is 0.
+@pytest.mark.parametrize(("seeds", "between"), [(1, 0.0), *((s, b) for s in (2, 3, 5) for b in (0.0, 1.0, 10.0))])
 def test_equal_methods_are_rarely_called_different(seeds, between):
     """Differences of rows and of trainings that are nothing but chance: about one in twenty is significant."""
-    if seeds == 1 and between:
-        return  # one seed knows nothing of the spread between trainings, as the documentation says
     rng = np.random.default_rng(1)
     called = 0
     for _ in range(400):

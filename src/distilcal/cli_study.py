@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -83,11 +84,11 @@ def study_command(
         _show_forecast(study, graph, store, folder, where)
         return
     with plain_warnings(), progress_of(len(graph.jobs)) as tell, started(where) as executor:
-        from distilcal.study.running import command_line, run_study
+        from distilcal.study.running import run_study
 
         words = ["distilcal", *sys.argv[1:]]
         outcome = run_study(study, folder, store, executor, methods=methods, tasks=tasks, keep_points=keep_points,
-                            command=command_line(words), tell=tell)  # fmt: skip
+                            command=shlex.join(words), tell=tell)  # fmt: skip
     from distilcal.report.studies import show_study
 
     show_study(folder)
@@ -244,7 +245,7 @@ def _show_forecast(study: Study, graph: Graph, store: Path, folder: Path, where:
 
     slots = local_processes(where["processes"], where["threads"])[0]
     with plain_warnings():
-        found = forecast(study, graph, store, slots)
+        found = forecast(graph, store, slots)
     for id_ in graph.order():
         if id_ in graph.jobs and graph.jobs[id_].candidate:
             continue  # said with its choice

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -83,11 +81,6 @@ def measures(study: Study, graph: Graph) -> Callable[[str], Measure]:
     return lambda id_: Measure(tuple(asked[id_].sets), metrics, asked[id_].features, asked[id_].map)
 
 
-def command_line(words: list[str]) -> str:
-    """A command as it was given, to be given again."""
-    return shlex.join(words)
-
-
 # ---- beforehand --------------------------------------------------------------------------------------------------------
 
 # Examples a second that a core trains, and megabytes a trained stage takes, where the store knows no stage like it.
@@ -95,7 +88,7 @@ ROUGHLY = {"frozen": (25_000.0, 1.0), "image": (250.0, 2.0), "vectors": (25_000.
 ENCODED = 80.0  # texts a second that a frozen encoder reads, once for all stages on it
 
 
-def forecast(study: Study, graph: Graph, store: Path, slots: int) -> dict[str, Any]:
+def forecast(graph: Graph, store: Path, slots: int) -> dict[str, Any]:
     """What is in the store, and what the rest would take: seconds and megabytes, as far as can be told without training.
 
     Jobs that wait for a choice count as not done. A task whose data cannot be read is counted by its limit.
@@ -108,7 +101,6 @@ def forecast(study: Study, graph: Graph, store: Path, slots: int) -> dict[str, A
     unread: dict[str, str] = {}
     seconds = disk = 0.0
     encoded: set[tuple[Any, ...]] = set()
-    begun = time.perf_counter()
     for id_ in graph.order():
         if id_ in graph.choices:
             choice = graph.choices[id_]
@@ -143,7 +135,6 @@ def forecast(study: Study, graph: Graph, store: Path, slots: int) -> dict[str, A
         "unread": unread,
         "seconds": seconds / max(slots, 1),
         "megabytes": disk + 2.0 * len(encoded),
-        "looked": time.perf_counter() - begun,
     }
 
 

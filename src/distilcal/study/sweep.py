@@ -188,7 +188,7 @@ def _table(sweep: Sweep, graph: Graph, outcome: Outcome, taken: Sequence[Point],
     writer = csv.writer(text, lineterminator="\n")
     names = list(dict.fromkeys(path for point in taken for path, _ in point))
     writer.writerow([*names, "epochs", *(f"dev_{name}" for name in SHOWN), "chosen", "seconds", "error"])
-    choice = next(iter(graph.choices.values()))
+    choice, one_run = next(iter(graph.choices.values())), sweep.one_run
     for job, point in zip(choice.jobs, taken, strict=True):
         said = dict(point)
         if job not in outcome.results:
@@ -196,7 +196,7 @@ def _table(sweep: Sweep, graph: Graph, outcome: Outcome, taken: Sequence[Point],
             continue
         result, among = outcome.results[job], graph.jobs[job].stage.train.choose_among
         for number, epoch in enumerate(result["epochs"]):
-            if (not among or number + 1 in among) if sweep.one_run else number == result["best"]:
+            if (not among or number + 1 in among) if one_run else number == result["best"]:
                 chosen = job == best and number == result["best"]
                 row = [*(said[n] for n in names), number + 1, *(epoch["dev"][name] for name in SHOWN)]
                 writer.writerow([*row, "yes" if chosen else "", round(epoch["seconds"], 3), ""])
