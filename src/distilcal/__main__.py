@@ -1,5 +1,5 @@
 """``python -m distilcal`` is the command line."""
 
-from distilcal.cli import main
+from distilcal.cli.main import main
 
 main()

@@ -1,29 +1,68 @@
-"""The one error a user can cause and mend.
+"""The errors that distilcal raises on purpose. Everything else that escapes is a fault of ours.
 
-Raise ``InputError`` for anything wrong with a user's values or files: it says what is wrong, where, and what to do. The
-command line prints it as one line and exits with code 2; everything else that escapes is a fault of ours.
+`InputError` is for values and files of the user, `MissingDependencyError` for an optional package that is not installed,
+`TrainingError` for training that diverged, `StoreError` for a store that cannot be used. All of them say what is wrong, where,
+and what to do; the command line prints them as one line and exits with code 2.
 """
 
 from __future__ import annotations
 
 
-class InputError(ValueError):
-    """Bad input: what is wrong, where it stands, what mends it."""
+class DistilcalError(Exception):
+    """Base class of the errors that distilcal raises on purpose.
+
+    Parameters
+    ----------
+    problem : str
+        What is wrong, with the user's own values.
+    remedy : str
+        What to do about it.
+    source : str
+        The file or setting that it is about.
+    row : int, optional
+        Index into the arrays, from 0.
+    line : int, optional
+        Line of a text file, from 1. It is shown in place of the row.
+
+    Examples
+    --------
+    >>> print(InputError("the file is empty", source="test.csv", remedy="write the predictions again"))
+    test.csv: the file is empty; write the predictions again
+    """
 
     def __init__(self, problem: str, *, remedy: str = "", source: str = "", row: int | None = None, line: int | None = None):
         self.problem = problem
         self.remedy = remedy
         self.source = source
-        self.row = row  # index into the arrays, from 0
-        self.line = line  # line of a text file, from 1
+        self.row = row
+        self.line = line
         super().__init__(problem)
 
     def __str__(self) -> str:
-        where = [self.source] if self.source else []
+        place = [self.source] if self.source else []
         if self.line is not None:
-            where.append(f"line {self.line}")
+            place.append(f"line {self.line}")
         elif self.row is not None:
-            where.append(f"row {self.row} (counting from 0)")
-        place = ", ".join(where)
-        text = f"{place}: {self.problem}" if place else self.problem
-        return f"{text}; {self.remedy}" if self.remedy else text
+            place.append(f"row {self.row} (counting from 0)")
+        message = self.problem
+        if place:
+            message = f"{', '.join(place)}: {message}"
+        if self.remedy:
+            message = f"{message}; {self.remedy}"
+        return message
+
+
+class InputError(DistilcalError, ValueError):
+    """A value, a file or a setting of the user is invalid."""
+
+
+class MissingDependencyError(DistilcalError, ImportError):
+    """An optional package is not installed; the remedy is the command that installs it."""
+
+
+class TrainingError(DistilcalError, RuntimeError):
+    """Training cannot continue: a loss or the network's outputs are not finite any more."""
+
+
+class StoreError(DistilcalError, RuntimeError):
+    """The store or the folder of a run cannot be used: it is locked, damaged or of another format."""

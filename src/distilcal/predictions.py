@@ -1,7 +1,7 @@
 """Predictions: what a classifier said about a set of examples, and what was true.
 
 Everything before a model makes Predictions, everything after reads them. They are NumPy arrays behind one validated, frozen
-dataclass; files are read and written by ``distilcal.files``.
+dataclass; files are read and written by ``distilcal.io.predictions``.
 """
 
 from __future__ import annotations
@@ -155,14 +155,14 @@ class Predictions:
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Predictions:
-        """Read .npz, .csv, .tsv, .jsonl or .parquet; see ``distilcal.files.read_predictions``."""
-        from distilcal.files import read_predictions
+        """Read .npz, .csv, .tsv, .jsonl or .parquet; see ``distilcal.io.predictions.read_predictions``."""
+        from distilcal.io.predictions import read_predictions
 
         return read_predictions(path, **options)
 
     def save(self, path: str | Path) -> None:
         """Write .npz, .csv, .tsv, .jsonl or .parquet, aside first and then renamed."""
-        from distilcal.files import write_predictions
+        from distilcal.io.predictions import write_predictions
 
         write_predictions(self, path)
 

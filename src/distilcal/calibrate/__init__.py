@@ -68,7 +68,7 @@ def cross_fitted(
 
 def load_calibrator(path: str | Path) -> Calibrator:
     """Read what ``Calibrator.save`` wrote; no pickle is ever loaded."""
-    from distilcal.disk import open_npz
+    from distilcal.io.atomic import open_npz
 
     path = Path(path)
     try:

@@ -48,7 +48,7 @@ class Calibrator:
 
     def save(self, path: str | Path) -> None:
         """Write as .json or .npz, aside first and then renamed."""
-        from distilcal.disk import write_aside
+        from distilcal.io.atomic import write_aside
 
         path = Path(path)
         fields = {k: v for k, v in vars(self).items() if k not in ("classes", "fit")}

@@ -4,7 +4,7 @@ from distilcal.data.catalogue import BENCHMARKS, Benchmark, load_benchmark, summ
 from distilcal.data.corruptions import CORRUPTIONS, corrupted
 from distilcal.data.dataset import Choices, Dataset, Images, Role, Texts, Vectors, choices, overlap, texts
 from distilcal.data.sources import Columns, read_dataset, sheet
-from distilcal.data.tables import read_table
+from distilcal.io.tables import read_table
 
 __all__ = [
     "BENCHMARKS",

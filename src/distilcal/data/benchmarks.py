@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from distilcal.data.dataset import Choices, Dataset, Images, Texts, choices, numbered, texts
 from distilcal.data.sources import Columns, from_table, pillow, read_dataset, sheet
-from distilcal.data.tables import Table, read_table
-from distilcal.disk import open_npz
 from distilcal.errors import InputError
+from distilcal.io.atomic import open_npz
+from distilcal.io.tables import Table, read_table
 
 Splits = dict[str, Dataset]
 Group = Literal["", "text", "pair", "prompt"]  # which part of the input tells what must not be divided

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.data.dataset import Dataset, Images, Inputs, Role, Vectors, choices, listed, texts
-from distilcal.data.tables import SUFFIXES, Table, kind_of, read_table
-from distilcal.disk import open_npz
 from distilcal.errors import InputError
+from distilcal.io.atomic import open_npz
+from distilcal.io.tables import SUFFIXES, Table, kind_of, read_table
 from distilcal.predictions import labels_from_text
 
 VOTES = "label_prob_"  # soft labels: one column per class

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from distilcal.config.schema import DataSettings
 from distilcal.data.catalogue import load_benchmark
 from distilcal.data.corruptions import corrupted, corruption_from
 from distilcal.data.dataset import Choices, Dataset, Images, Role, overlap
 from distilcal.data.sources import Columns, read_dataset
 from distilcal.errors import InputError
-from distilcal.recipe import DataSettings
 
 BENCHMARK = "benchmark:"
 

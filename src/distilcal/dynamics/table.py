@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError
-from distilcal.store import MANIFEST, file_digest, read_json, sealed, write_json
+from distilcal.io.store import MANIFEST, file_digest, read_json, sealed, write_json
 
 Floats = NDArray[np.floating[Any]]
 NEVER_LEARNED = 1000  # what the cartography tool calls the forgetfulness of an example that was never right

@@ -5,6 +5,20 @@ null values and definitions; ``compare`` tests two sets of predictions against e
 behind a reliability diagram.
 """
 
+from distilcal.metrics.bootstrap import (
+    Comparison,
+    Difference,
+    Evaluation,
+    Figure,
+    Reliability,
+    binomial_interval,
+    compare,
+    evaluate,
+    holm,
+    paired_interval,
+    reliability,
+    replicates,
+)
 from distilcal.metrics.definitions import (
     CALIBRATION_ERRORS,
     HUMAN_METRICS,
@@ -31,20 +45,6 @@ from distilcal.metrics.definitions import (
     sce,
     smooth_ece,
     tace,
-)
-from distilcal.metrics.evaluation import (
-    Comparison,
-    Difference,
-    Evaluation,
-    Figure,
-    Reliability,
-    binomial_interval,
-    compare,
-    evaluate,
-    holm,
-    paired_interval,
-    reliability,
-    replicates,
 )
 
 __all__ = [

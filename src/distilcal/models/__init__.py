@@ -1,11 +1,11 @@
 """Networks that can be trained and distilled: text encoders, networks for small images, heads on vectors, linear theory."""
 
+from distilcal.models.base import Output, Stepwise, fold_temperature
 from distilcal.models.cifar import NETWORKS, network, padded_resnet_state
 from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk
-from distilcal.models.feeds import Batches, outputs
+from distilcal.models.inputs import Batches, outputs
 from distilcal.models.layers import Network
 from distilcal.models.linear import exact_student, linear_kd_losses, theorem1_student
-from distilcal.models.stepwise import Output, Stepwise, fold_temperature
 
 __all__ = [
     "NETWORKS",

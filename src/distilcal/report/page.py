@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distilcal import __version__
-from distilcal.assess import Assessment, Check, SetReport
+from distilcal.evaluation import Assessment, Check, SetReport
 from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
 from distilcal.report.terminal import SHIFT_METRICS, p_text
 from distilcal.report.words import FEW_ROWS, next_steps, reading
@@ -47,7 +47,7 @@ COUNTS = Chart(top=288.0, height=60.0)
 
 def write_page(assessment: Assessment, path: Path) -> None:
     """Write the page, aside first and then renamed."""
-    from distilcal.disk import write_aside
+    from distilcal.io.atomic import write_aside
 
     content = render(assessment).encode()
     with write_aside(path) as file:
@@ -87,7 +87,7 @@ def filled(template: str, **values: Any) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("distilcal.report", "."),
+        loader=PackageLoader("distilcal.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -17,16 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from distilcal import __version__
-from distilcal.assess import describe
 from distilcal.calibrate import load_calibrator
-from distilcal.disk import write_aside
 from distilcal.errors import InputError
+from distilcal.evaluation import describe
+from distilcal.io.atomic import write_aside
+from distilcal.io.store import read_json
 from distilcal.metrics import Comparison, compare
 from distilcal.predictions import Predictions
 from distilcal.report.page import CHART, COUNTS, filled, reliability_chart
 from distilcal.report.terminal import _Console
 from distilcal.selective import counted
-from distilcal.store import read_json
 
 SUMMED = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "oe", "entropy", "aurc")
 STATES = {"given": "as trained", "calibrated": "calibrated"}

@@ -23,15 +23,15 @@ from rich.table import Table
 from rich.text import Text
 
 from distilcal import __version__
-from distilcal.disk import write_aside
 from distilcal.errors import InputError
+from distilcal.io.atomic import write_aside
+from distilcal.io.store import read_json
 from distilcal.report.charts import BAND, COLOURS, draw
 from distilcal.report.map_page import MARKS, MOST_POINTS
 from distilcal.report.maps import _csv_lines, one_line
 from distilcal.report.page import filled
 from distilcal.report.terminal import _Console, p_text
 from distilcal.selective import counted, in_percent
-from distilcal.store import read_json
 
 RESULTS, PAGE = "results.json", "study.html"
 FORMAT = 1

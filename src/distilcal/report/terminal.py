@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from distilcal.assess import Assessment, SetReport
+from distilcal.evaluation import Assessment, SetReport
 from distilcal.metrics import Comparison, Figure
 from distilcal.report.words import next_steps, reading
 from distilcal.selective import counted

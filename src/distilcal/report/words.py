@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from distilcal.assess import Assessment, Check, SetReport
 from distilcal.calibrate import FITS, Calibrator, Temperature
+from distilcal.evaluation import Assessment, Check, SetReport
 from distilcal.metrics import Comparison
 from distilcal.selective import counted, in_percent
 

@@ -43,7 +43,7 @@ class Executor(Protocol):
 
 def carry(arguments: Arguments) -> dict[str, Any]:
     """What every worker calls; the heavy imports happen there. An error comes back as words, which any process can read."""
-    from distilcal.study.work import work
+    from distilcal.study.job import work
 
     try:
         return work(**arguments)

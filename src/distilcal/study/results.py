@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from distilcal.metrics import definition, holm
+from distilcal.metrics.bootstrap import UPPER_LIMIT
 from distilcal.metrics.definitions import HIGHER_IS_BETTER, NO_DIRECTION, parameters
-from distilcal.metrics.evaluation import UPPER_LIMIT
-from distilcal.study.findings import LEVEL, Findings, difference, interval
-from distilcal.study.pictures import drawn
-from distilcal.study.settings import (
+from distilcal.study.analysis import LEVEL, Findings, difference, interval
+from distilcal.study.figures import drawn
+from distilcal.study.schema import (
     ClaimSettings,
     MetricSettings,
     PlaceSettings,

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distilcal.disk import write_aside
+from distilcal.config.schema import Recipe, StageSettings, checked, to_toml
 from distilcal.errors import InputError
-from distilcal.recipe import Recipe, StageSettings, checked, to_toml
+from distilcal.io.atomic import write_aside
+from distilcal.io.store import write_json
 from distilcal.report.runs import main_stage
-from distilcal.store import write_json
 from distilcal.study.executors import Executor
-from distilcal.study.graph import Graph, Point, drawn_points, expand_points, together
-from distilcal.study.schedule import News, Outcome, carry_out_graph
-from distilcal.study.settings import GridSettings, changed_stage, check_axes, near, points
+from distilcal.study.expand import Graph, Point, drawn_points, expand_points, together
+from distilcal.study.scheduler import News, Outcome, carry_out_graph
+from distilcal.study.schema import GridSettings, changed_stage, check_axes, near, points
 
 ROUND = 4  # points that Optuna proposes at a time, however many run side by side: the same on every machine
 SHOWN = ("accuracy", "nll", "ece", "brier", "entropy")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.study.settings import TheoremSettings
+from distilcal.study.schema import TheoremSettings
 
 SIZES = (0.1, 0.5, 2.0)  # typical logits of the teacher: the closed form is exact to first order in them
 BIASES = (0.0, 0.5, 1.0)  # by how much a teacher's logits are off: 0 is one that is calibrated in the large

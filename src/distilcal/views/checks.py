@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from distilcal.config.schema import ModelSettings, ViewSettings
 from distilcal.data import Dataset, Images
 from distilcal.errors import InputError
-from distilcal.recipe import ModelSettings, ViewSettings
 
 
 def check_view(settings: ViewSettings, data: Dataset, model: ModelSettings, path: str) -> None:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot
 
+from distilcal.config.schema import ViewSettings
 from distilcal.dynamics import Dynamics, aum_halves
 from distilcal.errors import InputError
-from distilcal.models.stepwise import Mix, Output, Tensors, lerp
-from distilcal.recipe import ViewSettings
+from distilcal.models.base import Mix, Output, Tensors, lerp
 from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, Rows, View
 from distilcal.views.pairs import PairRule, SalientPairs, make_pairs
 

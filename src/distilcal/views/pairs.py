@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from distilcal.config.schema import ViewSettings
 from distilcal.dynamics import Dynamics, aum_halves, regions, saliency
 from distilcal.errors import InputError
-from distilcal.models.stepwise import Output
-from distilcal.recipe import ViewSettings
+from distilcal.models.base import Output
 from distilcal.views.batch import PAIRS, Batch, Rows
 
 Partners = tuple[Rows, NDArray[np.bool_]]

@@ -1,0 +1,186 @@
+"""The command line. Each command is one function that calls one function of the library; heavy imports are inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from distilcal import __version__
+from distilcal.cli.maps import map_command
+from distilcal.cli.study import COMMANDS as STUDY_COMMANDS
+from distilcal.cli.train import COMMANDS
+from distilcal.errors import DistilcalError, InputError
+
+if TYPE_CHECKING:
+    from distilcal.predictions import Predictions
+
+FILE = click.Path(path_type=Path)
+METHODS = ("temperature", "vector", "matrix", "dirichlet", "isotonic", "histogram")
+
+
+class Commands(click.Group):
+    """Every mistake is one line on standard error and exit code 2; an interrupted run exits with 130."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        if sys.stdout is None:  # closed by the caller
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" in its place
+        try:
+            code = super().main(*args, **{**settings, "standalone_mode": False})
+            sys.stdout.flush()
+        except click.ClickException as error:
+            code = _fail(error.format_message())
+        except DistilcalError as error:
+            code = _fail(str(error))
+        except MemoryError:
+            code = _fail("there is not enough memory for this input; take a sample of rows")
+        except click.Abort:
+            click.echo("stopped", err=True)
+            code = 130
+        except BrokenPipeError:
+            # Whoever read our output has had enough. Python would complain once more when it closes the pipe.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except OSError as error:
+            where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+            code = _fail(f"{where}cannot read or write: {error.strerror or error}; check the path and the room on the disk")
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> int:
+    click.echo("error: " + " ".join(message.split()), err=True)
+    return 2
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="distilcal")
+def main() -> None:
+    """Classifiers that know when they are wrong: distil them, measure how far their confidence can be trusted, mend it."""
+
+
+@main.command("eval")
+@click.argument("test", type=FILE)
+@click.option("--calib", type=FILE, help="Predictions on a development split: calibrate and choose the threshold on these.")
+@click.option("--compare", "other", type=FILE, help="Another model's predictions on the same rows, matched by id.")
+@click.option("--ood", type=FILE, multiple=True, help="Predictions on shifted data; may be given more than once.")
+@click.option("--method", type=click.Choice(METHODS), default="temperature", show_default=True, help="How to calibrate.")
+@click.option("--bins", type=click.IntRange(1, 1000), default=15, show_default=True, help="Bins of the binned errors.")
+@click.option(
+    "--closed", type=click.Choice(["right", "left"]), default="right", show_default=True, help="Closed side of a bin."
+)
+@click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
+              help="Accuracy wanted above the threshold.")  # fmt: skip
+@click.option("--confidence", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
+              help="How sure to be of that accuracy.")  # fmt: skip
+@click.option("--intervals", type=click.IntRange(2), help="Bootstrap resamples.  [default: 1000, fewer for very large sets]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the resamples.")
+@click.option("--probs", "unit", flag_value="probs", help="The class columns without prefix hold probabilities.")
+@click.option("--logits", "unit", flag_value="logits", help="The class columns without prefix hold logits.")
+@click.option("--tolerance", type=click.FloatRange(0, 0.1), default=0.001, show_default=True,
+              help="How far a row of probabilities may be from summing to 1.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/eval-json.md) and nothing else.")
+@click.option("--html", type=FILE, help="Also write a self-contained report page.")
+@click.option("--save-calibrator", type=FILE, help="Also write the fitted calibrator (.json or .npz); needs --calib.")
+def evaluate_command(
+    test: Path,
+    calib: Path | None,
+    other: Path | None,
+    ood: tuple[Path, ...],
+    html: Path | None,
+    save_calibrator: Path | None,
+    as_json: bool,
+    unit: Any,
+    tolerance: float,
+    **settings: Any,
+) -> None:
+    """Can the confidence of these predictions be trusted, how sure are we, and what would fix it?
+
+    TEST is a .npz, .csv, .tsv, .jsonl or .parquet with one row per example: a column 'label' (name or index) and one column
+    per class, prob_<class> or logit_<class>; or the columns 'confidence' and 'correct'. docs/files.md says more.
+    """
+    source = click.get_current_context().get_parameter_source
+    if calib is None and save_calibrator is not None:
+        raise InputError("--save-calibrator needs --calib", remedy="give predictions on a development split")
+    if calib is None and source("method") is ParameterSource.COMMANDLINE:
+        raise InputError("--method needs --calib", remedy="give predictions on a development split")
+    if save_calibrator is not None and save_calibrator.suffix not in (".json", ".npz"):
+        raise InputError(f"{str(save_calibrator)!r} is neither .json nor .npz", remedy="give a name that ends in one of them")
+    inputs = [test, *ood, *(path for path in (calib, other) if path is not None)]
+    outputs = [path for path in (html, save_calibrator) if path is not None]
+    if html is not None:
+        _need_jinja()
+    from distilcal.evaluation import assess
+    from distilcal.io.atomic import check_output
+    from distilcal.io.predictions import read_predictions
+
+    for path in outputs:
+        check_output(path)
+        if [p.resolve() for p in (*inputs, *outputs)].count(path.resolve()) > 1:
+            raise InputError(f"{str(path)!r} is an input or another output too", remedy="give every output a name of its own")
+
+    def load(path: Path) -> Predictions:
+        return read_predictions(path, unit=unit, name=path.stem, tolerance=tolerance)
+
+    with _progress("measuring" if calib is None else "calibrating and measuring", quiet=as_json) as progress:
+        assessment = assess(
+            load(test),
+            None if calib is None else load(calib),
+            None if other is None else load(other),
+            [load(path) for path in ood],
+            progress=progress,
+            **settings,
+        )
+    # Files first: a reader of standard output may go away.
+    if html is not None:
+        from distilcal.report.page import write_page
+
+        write_page(assessment, html)
+    if save_calibrator is not None and assessment.calibrator is not None:
+        assessment.calibrator.save(save_calibrator)
+    if as_json:
+        from distilcal.report.as_json import to_json
+
+        click.echo(json.dumps(to_json(assessment), indent=2, allow_nan=False, ensure_ascii=False))
+        return
+    from distilcal.report.terminal import show
+
+    show(assessment)
+    if html is not None:
+        click.echo(f"Wrote {html}: open it in a browser.")
+    if save_calibrator is not None:
+        click.echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
+
+
+for _command in (*COMMANDS, *STUDY_COMMANDS, map_command):
+    main.add_command(_command)
+
+
+def _need_jinja() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("jinja2") is None:
+        raise InputError("the report page needs jinja2", remedy="pip install 'distilcal[report]'")
+
+
+@contextmanager
+def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[float], None] | None]:
+    """A progress bar on a terminal's standard error, nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda share: bar.update(task, completed=share)

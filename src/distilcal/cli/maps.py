@@ -1,0 +1,150 @@
+"""The command ``distilcal map``: what a model said about its training data while it learned, as a map. Knows no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from os.path import abspath
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from distilcal.errors import InputError
+
+if TYPE_CHECKING:
+    from distilcal.dynamics import Dynamics
+    from distilcal.report.maps import Examples
+
+FOLDER = click.Path(path_type=Path)
+
+
+@click.command("map")
+@click.argument("run", type=FOLDER)
+@click.option("--stage", default="", help="Which stage of the run, if more than one was recorded.")
+@click.option("-o", "--output", type=FOLDER, help="The table, .csv or .parquet.  [default: map.csv in the stage's folder]")
+@click.option("--html", type=FOLDER, help="The page.  [default: map.html in the stage's folder]")
+@click.option("--svg", type=FOLDER, help="Also write the picture alone.")
+@click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), default=0.33, show_default=True,
+              help="Share of the examples in each region.")  # fmt: skip
+@click.option("--disjoint", is_flag=True, help="No example in two regions: the ambiguous first.")
+def map_command(
+    run: Path, stage: str, output: Path | None, html: Path | None, svg: Path | None, fraction: float, disjoint: bool
+) -> None:
+    """Show which training examples are easy, ambiguous or hard for a model, and which labels to doubt.
+
+    RUN is the folder of a run with a stage that was trained with record = true, the folder of such a stage, or one that
+    Dynamics.save wrote (docs/dynamics.md).
+    """
+    found = find_map(run, stage)
+    output = found.home / f"{found.stem}.csv" if output is None else output
+    html = found.home / f"{found.stem}.html" if html is None else html
+    if find_spec("jinja2") is None:
+        raise InputError("the page needs jinja2", remedy="pip install 'distilcal[report]'")
+    from distilcal.dynamics import load_dynamics
+    from distilcal.io.atomic import check_output
+    from distilcal.report.map_page import write_map_page, write_map_svg
+    from distilcal.report.maps import check_table_name, make_map, show_map, write_map_table
+
+    check_table_name(output)
+    outputs = [output, html] if svg is None else [output, html, svg]
+    for path in outputs:
+        check_output(path)
+        if [p.resolve() for p in outputs].count(path.resolve()) > 1:
+            raise InputError(f"{str(path)!r} is another output too", remedy="give every output a name of its own")
+    dynamics = load_dynamics(found.folder)
+    examples, why_not = _examples(dynamics, found.recipe)
+    made = make_map(dynamics, found.name, fraction=fraction, disjoint=disjoint, examples=examples, why_not=why_not)
+    write_map_table(made, output)
+    write_map_page(made, html)
+    if svg is not None:
+        write_map_svg(made, svg)
+    show_map(made)
+    click.echo(f"Wrote {html}: open it in a browser.")
+    click.echo(f"Wrote {output}: {len(made):,} examples, the most doubtful label first.")
+    if svg is not None:
+        click.echo(f"Wrote {svg}: the picture alone.")
+
+
+@dataclass(frozen=True)
+class FoundMap:
+    """Where a map lies, what it is called, where its table and page go, and the recipe that names its data."""
+
+    folder: Path
+    name: str
+    home: Path
+    stem: str
+    recipe: Path | None
+
+
+def find_map(run: Path, stage: str = "") -> FoundMap:
+    """The recorded dynamics in the folder of a run or a stage, or the folder itself."""
+    from distilcal.io.store import MANIFEST
+
+    if not run.is_dir():
+        what = "this is a file" if run.exists() else "there is no such folder"
+        raise InputError(what, source=str(run), remedy="give the folder of a run, or of a saved map")
+    run = Path(abspath(run)) if run.name in ("", "..") else run  # the parent of "." is no other folder
+
+    def saved(folder: Path) -> bool:
+        return (folder / MANIFEST).exists() and (folder / "confidence.npy").exists()
+
+    if saved(run) or saved(run / "dynamics"):
+        if stage:
+            raise InputError("--stage is for the folder of a run", source=str(run), remedy="leave it out")
+        if saved(run / "dynamics"):
+            return _of_stage(run)
+        if run.name == "dynamics":
+            return replace(_of_stage(Path(abspath(run)).parent), folder=run, home=run.parent)
+        return FoundMap(run, run.name, run.parent, f"{run.name}-map", None)
+    stages = sorted(f.name for f in run.iterdir() if saved(f / "dynamics"))
+    if not stages:
+        raise InputError("no training dynamics were recorded here", source=str(run), remedy="train a stage with record = true")
+    if stage and stage not in stages:
+        raise InputError(f"no stage {stage!r} was recorded", source=str(run), remedy=f"there is {', '.join(stages)}")
+    if not stage and len(stages) > 1:
+        raise InputError(f"{len(stages)} stages were recorded", source=str(run), remedy=f"give --stage {' or '.join(stages)}")
+    return _of_stage(run / (stage or stages[0]))
+
+
+def _of_stage(folder: Path) -> FoundMap:
+    whole = Path(abspath(folder))
+    recipe = whole.parent / "recipe.toml"
+    name = f"{whole.parent.name}/{whole.name}" if recipe.exists() else whole.name
+    return FoundMap(folder / "dynamics", name, folder, "map", recipe if recipe.exists() else None)
+
+
+def _examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None, str]:
+    """The training examples in the order of the dynamics, matched by id; or none, and why."""
+    import numpy as np
+
+    from distilcal.config.schema import read_recipe
+    from distilcal.data import Choices, Images, Texts
+    from distilcal.data.splits import read_splits
+    from distilcal.report.maps import Examples
+
+    if recipe is None:
+        return None, "no recipe beside it says where they are"
+    try:
+        # Other domains have no part in what is trained on, and may be large.
+        data = read_splits(replace(read_recipe(recipe).data, ood=(), corrupt=())).train
+    except (InputError, OSError) as error:
+        return None, str(error)
+    assert data.labels is not None
+    order = np.argsort(data.ids, kind="stable")
+    rows = order[np.searchsorted(data.ids[order], dynamics.ids).clip(max=len(data) - 1)]
+    labels = np.array(data.classes, dtype=object)[data.labels[rows]]
+    other = (data.ids[rows] != dynamics.ids) | (labels != np.array(dynamics.classes, dtype=object)[dynamics.labels])
+    if other.any():
+        # Ids that count rows may stand for other examples by now: better no text than a wrong one.
+        count = f"{int(other.sum()):,} of {len(dynamics):,}"
+        return None, f"the training data have changed: {count} ids are gone or labelled otherwise"
+    match data.inputs:
+        case Texts(text, pair):
+            return Examples({"text": text[rows]} if pair is None else {"text": text[rows], "pair": pair[rows]}), ""
+        case Choices(prompt, endings):
+            titles = [f"choice_{name}" for name in data.classes]
+            return Examples({"text": prompt[rows], **{t: endings[rows, k] for k, t in enumerate(titles)}}), ""
+        case Images(pixels):
+            return Examples(picture=lambda row: pixels[rows[row]]), ""
+    return None, "they are vectors of numbers"

@@ -1,0 +1,1 @@
+"""Files: written aside and renamed, tables of text, files of predictions, the store of what is already computed."""

@@ -1,0 +1,6 @@
+"""Carrying out a recipe: stages trained once and kept by content, a folder of results, a report."""
+
+from distilcal.pipeline.predict import predict_file
+from distilcal.pipeline.run import Plan, plan, run_recipe
+
+__all__ = ["Plan", "plan", "predict_file", "run_recipe"]

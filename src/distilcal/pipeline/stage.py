@@ -1,0 +1,370 @@
+"""Stages: one model each, named by a hash of all that determines it. Same hash, already done."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from distilcal.calibrate import fit_temperature
+from distilcal.config.schema import ModelSettings, Recipe, StageSettings, as_table
+from distilcal.data import Dataset
+from distilcal.data.splits import Splits
+from distilcal.dynamics import Recorder
+from distilcal.errors import InputError
+from distilcal.io.predictions import read_predictions
+from distilcal.io.store import digest, file_digest, intact, locked, read_json, sealed, write_json
+from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk, weights_path
+from distilcal.models.inputs import FrozenFeed, ImageFeed
+from distilcal.models.text import resolve_model
+from distilcal.pipeline.preflight import check_predictions
+from distilcal.pipeline.views import make_recorder, make_views, map_key, stage_views
+from distilcal.predictions import Predictions
+from distilcal.training import Step, fit, same_inputs, teacher_outputs
+from distilcal.training.distributed import Team
+from distilcal.views import Term, make_term
+
+Tell = Callable[[str], None]
+MAP = "dynamics"  # folder of a stage that recorded
+
+
+@dataclass
+class Stage:
+    """A model of a run, trained or as it was given."""
+
+    name: str
+    key: str
+    settings: StageSettings
+    folder: Path  # in the store
+    store: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether it need not be trained."""
+        return bool(self.settings.predictions) or self.folder.exists()
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        return on_device(load_classifier(self.folder / "model"))
+
+    @cached_property
+    def said(self) -> Predictions:
+        """The rows of a model that is known by its predictions only."""
+        parts = [read_predictions(path) for path in self.settings.predictions]
+        return parts[0] if len(parts) == 1 else _stacked(parts)
+
+    def outputs(self, data: Dataset, names: tuple[str, ...] = ("logits",)) -> dict[str, NDArray[Any]]:
+        """What the model says about each row of the data, matched by id or by content."""
+        if not self.settings.predictions:
+            return teacher_outputs(self.classifier, data, names, store=self.store)
+        if "features" in names:
+            raise InputError(
+                f"the teacher {self.name!r} is known by its predictions only and has no features",
+                remedy="leave out rkd and crd, or give the teacher's model",
+            )
+        return {"logits": _rows_for(self.said.reorder_classes(data.classes), data, self.name).logits}
+
+    def predictions(self, data: Dataset) -> Predictions:
+        """Predictions on labelled data."""
+        assert data.labels is not None
+        named: dict[str, Any] = {"ids": data.ids, "classes": data.classes, "label_probs": data.label_probs, "name": data.name}
+        if self.settings.predictions:
+            found = _rows_for(self.said.reorder_classes(data.classes), data, self.name)
+            if found.given_probs is not None:
+                return Predictions.from_probs(found.given_probs, data.labels, **named)
+            return Predictions(found.logits, data.labels, **named)
+        return Predictions(self.outputs(data)["logits"], data.labels, **named)
+
+    def history(self) -> list[dict[str, Any]]:
+        path = self.folder / "history.json"
+        history: list[dict[str, Any]] = read_json(path)["epochs"] if path.exists() else []
+        return history
+
+
+def stage_key(name: str, recipe: Recipe, splits: Splits, keys: dict[str, str]) -> str:
+    """The hash of all that determines a stage: settings, what it depends on, data it is fitted on, seed."""
+    stage = recipe.stages[name]
+    if stage.predictions:
+        return digest(["predictions", [file_digest(Path(p)) for p in stage.predictions if Path(p).exists()]])
+    settings = as_table(stage)
+    for unused in (
+        "calibrate",
+        "teacher",
+        "predictions",
+        "map",
+    ):  # what is done after training, and what stands below by its key
+        settings.pop(unused, None)
+    settings["model"].pop("start_from", None)
+    if not stage.record:
+        settings.pop("record_features")
+    if stage.model.pairs == "together":  # as it was before it could be chosen
+        settings["model"].pop("pairs")
+    source = _source_digest(stage)
+    if source:
+        settings["model"].pop("name")  # the files say what it is, wherever they lie
+        settings["model"].pop("weights")
+        source["network"] = stage.model.name if "weights" in source else ""
+    parts: list[Any] = [settings, source, recipe.seed, recipe.data.soft_labels]
+    parts += [keys.get(stage.teacher, ""), keys.get(stage.model.start_from, ""), map_key(stage, keys)]
+    if stage.terms:
+        parts += [splits.train.fingerprint, splits.dev.fingerprint]
+    else:
+        parts += [list(splits.train.classes), type(splits.train.inputs).__name__]
+    return digest(parts)
+
+
+def carry_out(
+    stage: Stage,
+    recipe: Recipe,
+    splits: Splits,
+    stages: dict[str, Stage],
+    team: Team,
+    tell: Tell,
+    progress: Callable[[Step], None] | None,
+) -> None:
+    """Train a stage, or take its model as it stands, and leave it in the store."""
+    if stage.settings.predictions:
+        check_predictions(stage.name, stage.said, splits)
+        return
+
+    def waiting() -> None:
+        tell(f"{stage.name}: waiting for another process that trains the same stage")
+
+    lock = stage.store / "locks" / stage.key
+    with locked(lock, wait=waiting) if team.leads else nullcontext():
+        team.wait()
+        finished = intact(stage.folder) if team.leads else stage.folder.exists()
+        if finished:
+            tell(
+                f"{stage.name}: already trained, taken from the store"
+                if stage.settings.terms
+                else f"{stage.name}: taken as it stands"
+            )
+            return
+        classifier, facts, recorder = _made(stage, recipe, splits, stages, team, tell, progress)
+        if team.leads:
+            with sealed(stage.folder, key=stage.key) as folder:
+                save_classifier(classifier, folder / "model")
+                write_json(folder / "history.json", facts)
+                if recorder is not None:
+                    recorder.dynamics().save(folder / MAP)
+            shutil.rmtree(stage.store / "work" / stage.key, ignore_errors=True)
+        team.wait()
+
+
+def _made(
+    stage: Stage,
+    recipe: Recipe,
+    splits: Splits,
+    stages: dict[str, Stage],
+    team: Team,
+    tell: Tell,
+    progress: Callable[[Step], None] | None,
+) -> tuple[Classifier, dict[str, Any], Recorder | None]:
+    settings, train = stage.settings, splits.train
+    if settings.model.start_from:
+        parent = stages[settings.model.start_from]
+        if parent.settings.predictions:
+            raise InputError(
+                f"stages.{stage.name} starts from {parent.name!r}, which has no model", remedy="name a trained stage"
+            )
+        classifier = shrunk(parent.classifier, settings.model)
+    else:
+        classifier = make_classifier(settings.model, train, seed=recipe.seed)
+    if not settings.terms:
+        if classifier.new_head:
+            raise InputError(f"{settings.model.name} has no trained head for these classes", source=f"stages.{stage.name}",
+                             remedy="give it terms to train, or a model that was trained")  # fmt: skip
+        return classifier, {"epochs": []}, None
+    wanted = {w for t in settings.terms for w in _wants(t.loss, stage.name)}
+    said, live = _teacher_for(stage, splits, stages, classifier, wanted, team, tell)
+    terms = make_terms(settings, train, classifier, said, live, recipe.seed, stage.name)
+    maps = {name: other.folder / MAP for name, other in stages.items()}
+    views, groups = make_views(stage.name, settings, train, classifier, maps)
+    work = stage.store / "work" / stage.key
+    recorder = make_recorder(settings, train, classifier, work) if settings.record else None
+    with team.leader_first():  # what is tokenised or encoded once is there for the others
+        for data in (train, splits.dev):
+            classifier.feed.read(data, stage.store)
+    tell(f"{stage.name}: training {classifier.parameters:,} parameters on {len(train):,} examples")
+    result = fit(
+        classifier,
+        train,
+        splits.dev,
+        terms,
+        settings.train,
+        teacher=said,
+        live_teacher=live,
+        soft_labels=recipe.data.soft_labels,
+        seed=recipe.seed,
+        folder=work,
+        store=stage.store,
+        views=views,
+        recorder=recorder,
+        groups=groups,
+        progress=progress if team.leads else None,
+    )
+    if result.resumed_at:
+        tell(f"{stage.name}: went on after epoch {result.resumed_at}, where an earlier run stopped")
+    best = result.history[result.best_epoch]["dev"]
+    tell(
+        f"{stage.name}: kept epoch {result.best_epoch + 1} of {len(result.history)}, dev accuracy {best['accuracy']:.3f}, "
+        f"NLL {best['nll']:.3f}, ECE {best['ece']:.3f} ({result.seconds:.0f} s)"
+    )
+    facts = {
+        "epochs": result.history,
+        "best_epoch": result.best_epoch,
+        "seconds": result.seconds,
+        "settings": asdict(settings.train),
+    }
+    return classifier, facts, recorder
+
+
+def make_terms(
+    settings: StageSettings,
+    train: Dataset,
+    classifier: Classifier,
+    said: dict[str, NDArray[Any]] | None,
+    live: Classifier | None,
+    seed: int,
+    name: str,
+) -> list[Term]:
+    """The terms of a stage; losses with a memory are made for this data and these networks."""
+    assert train.labels is not None
+    known: dict[str, Any] = {
+        "n_data": len(train),
+        "classes": len(train.classes),
+        "labels": torch.from_numpy(np.ascontiguousarray(train.labels)),
+        "features": classifier.network.output.in_features * (len(train.classes) if classifier.multiple_choice else 1),
+    }
+    if said is not None and "features" in said:
+        known["teacher_features"] = int(np.prod(said["features"].shape[1:]))
+    elif live is not None:
+        known["teacher_features"] = live.network.output.in_features
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return [
+            make_term(t.loss, t.weight, t.view, t.settings, known, f"stages.{name}.terms[{i}]")
+            for i, t in enumerate(settings.terms)
+        ]
+
+
+def _teacher_for(
+    stage: Stage, splits: Splits, stages: dict[str, Stage], student: Classifier, wanted: set[str], team: Team, tell: Tell
+) -> tuple[dict[str, NDArray[Any]] | None, Classifier | None]:
+    """The teacher's outputs on the training rows, or the teacher itself where inputs change from epoch to epoch."""
+    settings = stage.settings
+    names = tuple(w.removeprefix("teacher_") for w in sorted(wanted) if w.startswith("teacher_"))
+    if not settings.teacher or not names:
+        return None, None
+    teacher = stages[settings.teacher]
+    changing = isinstance(student.feed, ImageFeed) and student.feed.augment
+    live = settings.teacher_input == "live" or (
+        settings.teacher_input == "auto" and changing and not teacher.settings.predictions
+    )
+    mixes = any(view.teacher == "mixed" for view in stage_views(settings).values())
+    if (live or mixes) and not teacher.settings.predictions and not same_inputs(student, teacher.classifier):
+        raise InputError(
+            f"stages.{stage.name}: the teacher {teacher.name!r} cannot be run on the student's inputs",
+            remedy="use teacher = 'clean' in its views" if mixes else "use teacher_input = 'cached'",
+        )
+    temperature = 1.0
+    with team.leader_first():
+        if not live:
+            tell(f"{stage.name}: what {teacher.name} says about the training data, computed or found in the store")
+            said = teacher.outputs(splits.train, names)
+        if settings.scale_teacher:
+            fitted = fit_temperature(teacher.predictions(splits.dev))
+            temperature = fitted.value
+            doubt = "" if fitted.fit is None or fitted.fit.converged else f" (in doubt: {fitted.fit.message})"
+            tell(f"{stage.name}: the teacher's logits are divided by {temperature:.3f}, which suits dev best{doubt}")
+    outputs = None
+    if not live:
+        outputs = {**said, "logits": said["logits"] / np.float32(temperature)} if "logits" in said else said
+        if not mixes:
+            return outputs, None
+    if teacher.settings.predictions:
+        raise InputError(
+            f"the teacher {teacher.name!r} cannot be run: it is known by its predictions", remedy="use teacher_input = 'cached'"
+        )
+    if settings.scale_teacher:
+        from distilcal.models.base import fold_temperature
+
+        live_teacher = shrunk(teacher.classifier, ModelSettings())
+        fold_temperature(live_teacher.network, temperature)
+        return outputs, live_teacher
+    return outputs, teacher.classifier
+
+
+def on_device(classifier: Classifier) -> Classifier:
+    """The same classifier on the fastest device there is."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    classifier.network.to(device)
+    if isinstance(classifier.feed, FrozenFeed):
+        classifier.feed.encoder.to(device)
+    return classifier
+
+
+def _wants(loss: str, name: str) -> tuple[str, ...]:
+    from distilcal.losses import LOSSES, wants
+
+    return wants(LOSSES[loss]) if loss in LOSSES else make_term(loss, path=f"stages.{name}").wants
+
+
+def _source_digest(stage: StageSettings) -> Any:
+    """What a model's name stands for: the files of a folder; a hub model by name."""
+    made: dict[str, str] = {}
+    if stage.model.weights and weights_path(stage.model.weights).exists():
+        made["weights"] = _known_digest(weights_path(stage.model.weights))
+    if stage.model.name and (stage.model.name.startswith("package:") or Path(stage.model.name).is_dir()):
+        folder = Path(resolve_model(stage.model.name))
+        kinds = (".json", ".safetensors", ".bin", ".txt", ".model")
+        made |= {f.name: _known_digest(f) for f in sorted(folder.iterdir()) if f.suffix in kinds}
+    return made
+
+
+def _known_digest(path: Path) -> str:
+    """A file's hash, taken once in each process while the file stays as it is: the stages of a study share their encoders."""
+    found = path.stat()
+    return _digest_as_of(path.resolve(), found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _digest_as_of(path: Path, size: int, changed: int) -> str:
+    return file_digest(path)
+
+
+def _rows_for(said: Predictions, data: Dataset, name: str) -> Predictions:
+    if said.ids is None:
+        raise InputError(f"the predictions of {name!r} have no ids", remedy="add an id column, the same as in the data")
+    missing = ~np.isin(data.ids, said.ids)
+    if missing.any():
+        raise InputError(
+            f"the predictions of {name!r} lack {int(missing.sum())} of the {len(data)} rows of {data.name!r}, "
+            f"the first with id {str(data.ids[missing.argmax()])!r}",
+            remedy="predict on all of them, or leave those rows out of the data",
+        )
+    return said.select(data.ids)
+
+
+def _stacked(parts: list[Predictions]) -> Predictions:
+    """Several files of one model as one."""
+    parts = [parts[0], *(p.reorder_classes(parts[0].classes) for p in parts[1:])]
+    if any(p.ids is None for p in parts):
+        raise InputError(
+            f"{next(p.name for p in parts if p.ids is None)!r} has no ids", remedy="add an id column to every file"
+        )
+    ids = np.concatenate([p.ids for p in parts if p.ids is not None])
+    labels = np.concatenate([p.labels for p in parts])
+    named: dict[str, Any] = {"ids": ids, "classes": parts[0].classes}
+    if any(p.given_probs is not None for p in parts):
+        return Predictions.from_probs(np.concatenate([p.probs for p in parts]), labels, **named)
+    return Predictions(np.concatenate([p.logits for p in parts]), labels, **named)

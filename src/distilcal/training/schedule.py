@@ -1,0 +1,87 @@
+"""Which examples when, and how fast to learn: both follow from seed, epoch and step, so a resumed run goes on the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from distilcal.config.schema import TrainSettings
+
+POOL = 50  # batches whose examples are sorted by length together, fewer in small sets: little padding, still much chance
+JITTER = 0.1  # lengths are taken as up to so much longer, so that equal ones do not meet in every epoch
+
+
+def epoch_seed(seed: int, epoch: int, use: int) -> int:
+    """A seed for one use (order, augmentation, dropout) in one epoch."""
+    return int(np.random.SeedSequence([seed, epoch, use]).generate_state(1)[0])
+
+
+def epoch_batches(
+    count: int,
+    lengths: NDArray[np.int64] | None,
+    batch: int,
+    *,
+    seed: int,
+    epoch: int,
+    groups: NDArray[np.integer[Any]] | None = None,
+) -> list[NDArray[np.int64]]:
+    """Every row once, in batches; examples of like length share a batch where lengths are given.
+
+    Where ``groups`` (N,) are given, every batch holds each of them in its share.
+    """
+    rng = np.random.default_rng(epoch_seed(seed, epoch, 0))
+    order = rng.permutation(count)
+    if lengths is not None:
+        batches_together = min(POOL, max(8, count // (4 * batch)))
+        pool = np.arange(count) // (batch * batches_together)
+        about = np.asarray(lengths)[order] * (1 + JITTER * rng.random(count))
+        order = order[np.lexsort((about, pool))]
+    if groups is not None:
+        together = np.zeros(count, dtype=np.int64) if lengths is None else pool
+        order = order[np.lexsort((_shares_passed(together, np.asarray(groups)[order]), together))]
+    batches = [order[i : i + batch] for i in range(0, count, batch)]
+    return batches if lengths is None else [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _shares_passed(pool: NDArray[np.int64], group: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """How much of its group in its pool has come when each row comes: sorted by it, groups alternate evenly."""
+    cell = np.unique(np.stack([pool, group]), axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(cell, kind="stable")
+    sizes = np.bincount(cell)
+    passed = np.empty(len(cell))
+    passed[order] = np.arange(len(cell)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 0.5
+    return passed / sizes[cell]
+
+
+def rate_factor(settings: TrainSettings, step: int, steps: int, per_epoch: int) -> float:
+    """What the learning rate is multiplied by in a step, counting from 0."""
+    warm = round(settings.warmup * steps)
+    if step < warm:
+        return (step + 1) / warm
+    if settings.schedule == "steps":
+        return float(settings.gamma ** sum(step >= m * per_epoch for m in settings.milestones))
+    if settings.schedule == "none":
+        return 1.0
+    done = (step - warm) / max(steps - warm, 1)
+    return 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+
+def make_optimizer(network: nn.Module, others: Iterable[nn.Parameter], settings: TrainSettings) -> torch.optim.Optimizer:
+    """AdamW, whose decay spares biases and norms, or SGD; ``others`` are parameters of losses."""
+    given = [p for p in (*network.parameters(), *others) if p.requires_grad]
+    if settings.optimizer == "sgd":
+        nesterov = settings.nesterov and settings.momentum > 0
+        return torch.optim.SGD(
+            given, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, nesterov=nesterov, fused=True
+        )
+    groups = [
+        {"params": [p for p in given if p.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in given if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], settings.lr, fused=True)

@@ -1,0 +1,96 @@
+"""The whole answer: overlap between sets, the threshold's origin, and what is said in words."""
+
+import numpy as np
+import pytest
+from conftest import make
+
+from distilcal import InputError, Predictions
+from distilcal.evaluation import assess, shared_rows
+from distilcal.report.words import next_steps, reading
+
+
+def calibrated(rows, seed, *, scale=1.0, name="test"):
+    rng = np.random.default_rng(seed)
+    z = 2.5 * rng.normal(size=(rows, 4))
+    return Predictions.from_logits(scale * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1), name=name)
+
+
+def words(*sets, **settings):
+    return " ".join(reading(assess(*sets, intervals=40, **settings)))
+
+
+def test_overlap_is_found_by_content_in_any_order():
+    dev, test = make(400, 4, seed=1), make(200, 4, seed=2, name="test")
+    assert shared_rows(test, dev) == 0
+    mixed = Predictions.from_logits(
+        np.concatenate([dev.logits, test.logits[::-4]]), np.concatenate([dev.labels, test.labels[::-4]]), name="dev"
+    )
+    assert shared_rows(test, mixed) == 0.25
+    assert "25.0% of the rows of test are in dev too" in words(test, mixed)
+    with pytest.raises(InputError, match="100% of the rows"):
+        assess(test, test.select(np.random.default_rng(0).permutation(200)).rename("dev"), intervals=20)
+    single = Predictions.from_logits(test.logits.astype(np.float32), test.labels)
+    assert shared_rows(test, single) > 0.95
+    assert shared_rows(test, Predictions.from_probs(test.probs, test.labels)) > 0.95
+
+
+def test_rounded_predictions_are_no_proof_of_overlap():
+    rng = np.random.default_rng(0)
+    for rows, classes in ((100, 2), (10, 2), (1000, 3)):
+        sets = []
+        for size in (rows, 300):
+            probs = np.round(rng.dirichlet(np.ones(classes), size), 2)
+            probs[:, 0] = 1 - probs[:, 1:].sum(axis=1)
+            sets.append(Predictions.from_probs(np.abs(probs), rng.integers(0, classes, size)))
+        assert shared_rows(*sets) == 0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_reading_and_next_steps_never_contradict_each_other(seed):
+    rng = np.random.default_rng(seed)
+    scale = 10 ** rng.uniform(-0.7, 0.7, 3)
+    sizes = rng.integers(2, 400, 3)
+    dev, test, away = (
+        calibrated(int(n), seed * 3 + i, scale=s, name=f"set{i}") for i, (n, s) in enumerate(zip(sizes, scale, strict=True))
+    )
+    method = ["temperature", "vector", "isotonic", "histogram"][seed % 4]
+    found = assess(test, dev, test if seed % 2 else None, [away], method=method, intervals=20)
+    said, steps = " ".join(reading(found)), " ".join(next_steps(found))
+    for odd in ("nan", "None", " inf", " 1 rows"):
+        assert odd not in said + steps
+    assert ("makes it worse" in said or "does not help" in said) == ("Do not use this calibration" in steps)
+    assert ("fixes" in said) == ("keep the fit" in steps.lower())
+    if not found.threshold.reached:
+        assert "Do not use the threshold" not in steps
+
+
+def test_reading_of_over_under_and_well_calibrated_models():
+    assert words(calibrated(3000, 1, scale=2)).startswith("Overconfident by")
+    assert words(calibrated(3000, 1, scale=0.5)).startswith("Underconfident by")
+    assert words(calibrated(3000, 1)).startswith("No miscalibration can be told from chance")
+
+
+def test_reading_of_calibration():
+    dev = calibrated(3000, 2, scale=2, name="dev")
+    assert "fixes all of it that can be told from chance" in words(calibrated(3000, 1, scale=2), dev)
+    assert "makes it worse" in words(calibrated(3000, 1), calibrated(3000, 2, scale=0.4, name="dev"))
+
+
+def test_threshold_is_chosen_on_dev_and_checked_elsewhere():
+    dev, test, away = (calibrated(3000, s, scale=2, name=n) for s, n in ((1, "dev"), (2, "test"), (3, "away")))
+    found = assess(test, dev, ood=[away], intervals=20)
+    assert found.threshold_on == "dev"
+    assert [c.name for c in found.checks] == ["test", "away"]
+    assert found.checks[0].accuracy >= 0.95
+    alone = assess(test, intervals=20)
+    assert alone.threshold_on == "test"
+    assert "chosen on these same rows" in " ".join(reading(alone))
+    assert any("development split" in step for step in next_steps(alone))
+
+
+def test_unknown_method_and_form_are_refused():
+    with pytest.raises(InputError, match="no calibration method"):
+        assess(make(), method="magic")
+    bare = Predictions.from_confidences([0.9, 0.8], [1, 0])
+    with pytest.raises(InputError, match="differ in form"):
+        assess(make(), ood=[bare])

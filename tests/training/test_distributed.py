@@ -1,0 +1,115 @@
+"""Two processes × 16 train the weights of one × 32: really launched, with gloo, for every loss that looks at the batch."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import launch
+from tiny import save_model, write_csv
+
+PROGRAM = """
+import sys
+import numpy as np, torch
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[3])
+from pathlib import Path
+from tiny import reviews
+from distilcal.training import fit
+from distilcal.training.distributed import make_accelerator
+from distilcal.models import make_classifier
+from distilcal.config.schema import ModelSettings, TrainSettings
+from distilcal.views import make_term
+import json
+out, model = Path(sys.argv[1]), sys.argv[2]
+train, dev = reviews(75, 0), reviews(31, 1)
+rng = np.random.default_rng(5)
+teacher = {"logits": rng.normal(size=(75, 2)).astype(np.float32), "features": rng.normal(size=(75, 4)).astype(np.float32)}
+known = {"n_data": 75, "classes": 2, "labels": torch.from_numpy(train.labels), "features": 16, "teacher_features": 4}
+found = {}
+for name in sys.argv[4].split(","):
+    made = make_classifier(ModelSettings(name=model, dropout=0.0), train)
+    torch.manual_seed(0)
+    settings = {"negatives": 10} if name == "crd" else {}
+    terms = [make_term("cross_entropy", 0.5), make_term(name, 0.5, settings=settings, known=known)]
+    if name == "rkd":
+        terms = terms[1:]  # a loss that never looks at the logits
+    # SGD: Adam would blow rounding up to steps of full size where a gradient is nearly 0
+    how = TrainSettings(epochs=2, batch=32, lr=0.05, optimizer="sgd", choose="last", accumulate=2 if name == "mdca" else 1)
+    result = fit(made, train, dev.select([0]) if name == "kd" else dev, terms, how, teacher=teacher, folder=out / name)
+    weights = torch.cat([p.detach().flatten() for p in made.network.state_dict().values() if p.is_floating_point()])
+    state = [b.double().flatten().tolist() for b in terms[-1].loss.buffers()] if hasattr(terms[-1].loss, "buffers") else []
+    found[name] = {"weights": weights.tolist(), "history": [h["losses"] | h["dev"] for h in result.history], "state": state}
+assert make_accelerator("float32").num_processes == int(sys.argv[5])
+if make_accelerator("float32").is_main_process:
+    (out / "found.json").write_text(json.dumps(found))
+"""
+NAMES = ("kd", "mdca", "mmce_weighted", "rkd", "crl", "adafocal", "pskd", "crd")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    save_model(folder / "model", head=False)
+    (folder / "program.py").write_text(PROGRAM)
+    made = {}
+    for processes in (1, 2):
+        out = folder / str(processes)
+        out.mkdir()
+        done = launch(
+            [folder / "program.py", out, folder / "model", Path(__file__).parents[1], ",".join(NAMES), processes], processes
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        made[processes] = json.loads((out / "found.json").read_text())
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes_train_the_weights_of_one(found, name):
+    one, two = found[1][name], found[2][name]
+    np.testing.assert_allclose(two["weights"], one["weights"], atol=3e-5)
+    for a, b in zip(one["history"], two["history"], strict=True):
+        assert a.keys() == b.keys()
+        np.testing.assert_allclose(list(a.values()), list(b.values()), atol=2e-4)
+    for a, b in zip(one["state"], two["state"], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)
+
+
+def test_a_whole_run_in_two_processes(tmp_path):
+    save_model(tmp_path / "model", head=False)
+    write_csv(tmp_path / "train.csv", 240, 0)
+    arguments = [
+        "-m",
+        "distilcal",
+        "distill",
+        "--train",
+        tmp_path / "train.csv",
+        "--teacher",
+        tmp_path / "model",
+        "--epochs",
+        "1",
+    ]
+    results = []
+    for processes in (1, 2):
+        out = tmp_path / f"run{processes}"
+        more = ["--out", out, "--store", tmp_path / f"store{processes}", "--no-alone"]
+        for stage in ("teacher", "student"):
+            more += ["--set", f"stages.{stage}.model.dropout=0.0", "--set", f"stages.{stage}.train.optimizer=sgd"]
+        done = launch([*arguments, *more], processes)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("Wrote") == 1
+        assert json.loads((out / "environment.json").read_text())["processes"] == processes
+        results.append(json.loads((out / "metrics.json").read_text())["stages"])
+    for stage in ("teacher", "student"):
+        a, b = (r[stage]["sets"]["test"]["given"] for r in results)
+        assert a["nll"]["value"] == pytest.approx(b["nll"]["value"], abs=1e-4)
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
+    from distilcal.errors import InputError
+    from distilcal.training.distributed import make_accelerator
+
+    make_accelerator("float32")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="2 processes were started but 1 train together"):
+        make_accelerator("float32")
