@@ -4,7 +4,7 @@ VENV := .venv
 BENCH := .venv-bench
 PIP := pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo eval test check bench clean
+.PHONY: demo eval test test-all check bench clean
 
 # A real encoder is distilled on real text: about six minutes on two cores after everything is installed.
 demo: $(VENV)/ready-demo demo/data/vader/ready
@@ -16,8 +16,13 @@ eval: $(VENV)/ready
 	$(VENV)/bin/distilcal eval demo/test.csv --calib demo/dev.csv --ood demo/shifted.csv --compare demo/rival.csv \
 		--html demo/report.html --save-calibrator demo/temperature.json
 
+# What a newcomer runs: some three minutes on two cores.
 test: $(VENV)/ready-train
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal -m "not slow"
+
+# Everything, also what kills runs, starts several processes or trains for longer; with the coverage of the package.
+test-all: $(VENV)/ready-train
+	$(VENV)/bin/python -m pytest -n auto --dist loadscope --cov --cov-report=term:skip-covered
 
 check: $(VENV)/ready-train
 	$(VENV)/bin/ruff check .

@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"<!-- tested: (\S+) -->\n```(python|console)\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 EXAMPLES = [(page, *found) for page in PAGES for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
+TRAINS = ("distill-", "dynamics-", "training-", "mixing-", "models-", "losses-")  # blocks that import torch or train
+CASES = [pytest.param(*e, id=e[1], marks=[pytest.mark.slow] if e[1].startswith(TRAINS) else []) for e in EXAMPLES]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def same(got: str, expected: str) -> None:
     assert [line.rstrip() for line in got.strip().splitlines()] == [line.rstrip() for line in expected.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("page", "name", "kind", "block", "output"), EXAMPLES, ids=[e[1] for e in EXAMPLES])
+@pytest.mark.parametrize(("page", "name", "kind", "block", "output"), CASES)
 def test_documented_output(folder, page, name, kind, block, output):
     if kind == "python":
         command: list[str] | str = [sys.executable, "-c", block]

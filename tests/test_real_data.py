@@ -53,6 +53,7 @@ def test_published_accuracy_and_ece(file, right, error):
     assert ece(p.probs, p.labels) == pytest.approx(error, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_every_calibrator_repairs_a_real_network():
     dev, test = cifar("wideresnet-16-4_cifar10_test.npz").rename("cifar").split(0.5, seed=0)
     before = evaluate(test, intervals=None).values

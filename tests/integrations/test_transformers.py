@@ -526,6 +526,7 @@ if rank == 0:  # alone: all is brought together already
 """
 
 
+@pytest.mark.slow
 def test_two_processes_bring_their_rows_together(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     done = launch([tmp_path / "program.py", tmp_path, Path(__file__).parent, Path(__file__).parents[1]], 2)

@@ -99,6 +99,7 @@ def test_unknown_networks_are_refused_with_near_names():
         network("resnet8", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (DATA / "cifar10_resnets").is_dir(), reason="no trained ResNets: set DISTILCAL_DATA to a folder with them"
 )

@@ -124,6 +124,7 @@ def carried_out(name, place, out, changes, stages=None):
     return recipe, json.loads((out / "run" / "metrics.json").read_text())
 
 
+@pytest.mark.slow
 def test_informed_mixup(place, tmp_path, monkeypatch):
     """P000: easy × ambiguous at the features, all terms of the teacher smoothed, students without any of it."""
     seen = Seen(monkeypatch)
@@ -169,6 +170,7 @@ def read_ids(recipe, tmp_path):
     return read_splits(recipe.data).train.ids.tolist()
 
 
+@pytest.mark.slow
 def test_aum_saliency(place, tmp_path, monkeypatch):
     """P001: the most similar and most dissimilar of the other AUM half; baselines and ablations differ as they are said to."""
     seen = Seen(monkeypatch)
@@ -219,6 +221,7 @@ def test_aum_saliency(place, tmp_path, monkeypatch):
                 check_targets(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augment", [True, False])
 def test_calibrated_student(place, tmp_path, monkeypatch, augment):
     """P002: the teacher sees clean images only, the student clean and changed ones; twelve students."""
@@ -291,6 +294,7 @@ def test_a_frozen_encoder_is_mixed_at_its_features(place, tmp_path, monkeypatch)
         check_targets(call)
 
 
+@pytest.mark.slow
 def test_a_map_of_anybody_s_loop_serves(place, tmp_path):
     """A map that ``Recorder`` left in a folder in place of a stage."""
     path = files("distilcal").joinpath("config", "recipes", "informed_mixup.toml")
@@ -477,6 +481,7 @@ def test_a_map_of_other_data_is_refused(place, tmp_path):
     assert "is of other data: it lacks 182 of 182 training examples, the first with id 'e0-" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_two_classes_are_said_once(tmp_path):
     write_csv(tmp_path / "train.csv", 200, 0, ids=True)

@@ -228,6 +228,7 @@ def uninterrupted(place, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "count"), [("step", 5), ("step", 30), ("save", 1), ("save", 4), ("rename", 5), ("rename", 14)]
 )
@@ -312,6 +313,7 @@ terms = [{ loss = "kd" }, { loss = "rkd", weight = 0.01 }]
     assert facts["stages"]["second"]["parameters"] == facts["stages"]["student"]["parameters"]
 
 
+@pytest.mark.slow
 def test_a_frozen_encoder_and_images_run_too(place, tmp_path):
     path = recipe_file(place, tmp_path / "r.toml", student="frozen = true, hidden = [8]", terms='{ loss = "kd" }')
     run_recipe(read_recipe(path), tmp_path / "frozen", tmp_path / "store")
@@ -369,6 +371,7 @@ def test_predict_labels_new_data(place, tmp_path):
     assert (tmp_path / "t.csv").read_text() != (tmp_path / "out.csv").read_text()
 
 
+@pytest.mark.slow
 def test_report_compares_runs(place, tmp_path):
     done = command("report", place / "run", "--html", tmp_path / "r.html")
     assert "student is right on" in done.output
@@ -382,6 +385,7 @@ def test_report_compares_runs(place, tmp_path):
     assert "second: student" in both.output
 
 
+@pytest.mark.slow
 def test_names_from_the_data_stay_text(place, tmp_path):
     run = read_run(place / "run")
     facts = json.loads(json.dumps(run.facts))
@@ -526,6 +530,7 @@ def test_a_run_started_again_leaves_nothing_of_the_old_one(place, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_start_from_works_for_every_kind_of_network(tmp_path):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 240)
@@ -611,6 +616,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_nothing_is_half_written(place, tmp_path):
     path = recipe_file(place, tmp_path / "r.toml")
     arguments = ["run", path, "--out", tmp_path / "run", "--store", tmp_path / "store"]

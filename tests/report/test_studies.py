@@ -393,6 +393,7 @@ def test_many_points_stay_small_and_are_thinned():
         ElementTree.fromstring(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from(["line", "scatter", "projection"]),

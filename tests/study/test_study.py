@@ -469,6 +469,7 @@ def test_figures_and_theorems_are_there(carried_out):
     assert (carried_out[0] / "out" / "study.html").exists()
 
 
+@pytest.mark.slow
 def test_what_fails_is_marked_and_the_rest_goes_on(place, tmp_path):
     study = read_study(str(place / "tiny.toml"), seeds=1)
     graph = expand(study)
@@ -741,6 +742,7 @@ def run_with(executor, place, folder):
     return json.loads((folder / "out" / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_replaced_and_the_study_ends_equal(place, carried_out, tmp_path):
     (tmp_path / "store").mkdir()
     found = run_with(LocalExecutor(2, 1, call=slow_work), place, tmp_path)
@@ -756,6 +758,7 @@ def always_killed(arguments):
     return executors.carry(arguments)
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_process_every_time_is_given_up(place, tmp_path):
     study = read_study(str(place / "tiny.toml"), seeds=1)
     executor = LocalExecutor(1, 1, call=always_killed)
@@ -767,6 +770,7 @@ def test_a_job_that_kills_its_process_every_time_is_given_up(place, tmp_path):
     assert "was killed 3 times" in next(iter(outcome.failed.values()))
 
 
+@pytest.mark.slow
 def test_ray_gives_the_same_and_survives_a_killed_worker(place, carried_out, tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="ray is not installed")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # its workers must find slow_work
@@ -781,6 +785,7 @@ def test_ray_gives_the_same_and_survives_a_killed_worker(place, carried_out, tmp
     assert figures_of(found) == figures_of(whole)
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_where_it_stopped(place, carried_out, tmp_path):
     """The whole command is killed, with its workers; the same command ends it, equal to one that was never stopped."""
     line = [sys.executable, "-m", "distilcal", "study", str(place / "tiny.toml"), "--processes", "1", "--store",
@@ -828,6 +833,7 @@ def test_studies_are_listed():
         assert name in listed
 
 
+@pytest.mark.slow
 def test_only_some_methods(place, tmp_path):
     done = command("study", place / "tiny.toml", "--only", "method=Alone, scaled,task=near", "--seeds", "1", "--processes", "1",
                    "--store", tmp_path / "store", "--out", tmp_path / "out")  # fmt: skip
@@ -868,6 +874,7 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_sweep_chooses_on_dev_and_carries_the_recipe_out(swept):
     done = command("sweep", swept / "r.toml", "--grid", "stages.student.train.lr=1e-4,1e-2", "--grid", "train.epochs=1,3",
                    "--grid", "terms.0.weight=0.9,0.1;terms.1.weight=0.1,0.9", "--processes", "1",

@@ -64,6 +64,7 @@ def found(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_two_processes_train_the_weights_of_one(found, name):
     one, two = found[1][name], found[2][name]
@@ -75,6 +76,7 @@ def test_two_processes_train_the_weights_of_one(found, name):
         np.testing.assert_allclose(a, b, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_whole_run_in_two_processes(tmp_path):
     save_model(tmp_path / "model", head=False)
     write_csv(tmp_path / "train.csv", 240, 0)

@@ -241,6 +241,7 @@ if make_accelerator("float32").is_main_process:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_mix_and_record_as_one(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     found = {}
