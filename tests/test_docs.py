@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"<!-- tested: (\S+) -->\n```(python|console)\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 EXAMPLES = [(page, *found) for page in PAGES for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
 TRAINS = ("distill-", "dynamics-", "training-", "mixing-", "models-", "losses-")  # blocks that import torch or train
@@ -18,7 +18,7 @@ CASES = [pytest.param(*e, id=e[1], marks=[pytest.mark.slow] if e[1].startswith(T
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder as `make eval` leaves it, with the made-up reviews of docs/distill.md."""
+    """A folder as `make eval` leaves it, with the made-up reviews of docs/guides/distill.md."""
     folder = tmp_path_factory.mktemp("docs")
     shutil.copytree(ROOT / "examples", folder / "examples")
     for command in (["examples/make_predictions.py", "demo"], ["examples/make_reviews.py", "reviews"]):
@@ -73,7 +73,7 @@ def test_documented_json_keys_are_those_that_are_written():
     from distilcal.evaluation import assess
     from distilcal.report.as_json import to_json
 
-    text = (ROOT / "docs" / "eval-json.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "eval-json.md").read_text(encoding="utf-8")
     test = make(200, 3)
     content = to_json(assess(test, make(300, 3, seed=1), test, [make(100, 3, seed=2)], intervals=20))
 
