@@ -11,7 +11,7 @@ import pytest
 from conftest import make
 
 from distilcal import InputError, Predictions
-from distilcal.io.atomic import write_aside
+from distilcal.io.atomic import atomic_write
 from distilcal.io.predictions import SUFFIXES, read_predictions, write_predictions
 
 
@@ -248,7 +248,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path.write_bytes(b"old")
 
     def half():
-        with write_aside(path) as file:
+        with atomic_write(path) as file:
             file.write(b"half of the new")
             raise RuntimeError
 

@@ -168,7 +168,7 @@ def test_a_damaged_stage_is_trained_again_to_the_same_numbers(place, tmp_path):
     content[-5] ^= 255
     weights.unlink()  # the run's folder has a link to the same file
     weights.write_bytes(content)
-    with pytest.warns(UserWarning, match="made again"):
+    with pytest.warns(UserWarning, match="computed again"):
         run_recipe(recipe, tmp_path / "b", tmp_path / "store")
     first, second = (json.loads((tmp_path / f / "metrics.json").read_text()) for f in ("a", "b"))
     assert first["stages"]["student"]["sets"] == second["stages"]["student"]["sets"]
@@ -587,11 +587,12 @@ def test_features_of_a_predictions_only_teacher_are_refused(place, tmp_path):
 
 
 def test_two_runs_in_one_folder_at_once(place, tmp_path):
-    from distilcal.io.store import locked
+    from distilcal.io.locks import file_lock
 
     holder = subprocess.Popen(
-        [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\nfrom distilcal.io.store import locked\n"
-         "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)", str(tmp_path / "run" / ".lock")],
+        [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\nfrom distilcal.io.locks import file_lock\n"
+         "with file_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)",
+         str(tmp_path / "run" / ".lock")],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -603,7 +604,7 @@ def test_two_runs_in_one_folder_at_once(place, tmp_path):
         holder.kill()
         holder.wait()
         holder.stdout.close()
-    with locked(tmp_path / "run" / ".lock"):
+    with file_lock(tmp_path / "run" / ".lock"):
         pass
 
 

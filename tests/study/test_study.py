@@ -515,7 +515,7 @@ def test_a_failed_teacher_takes_its_students_along_and_a_failed_point_does_not(p
 
 
 def test_losers_in_use_are_left_alone(place, tmp_path):
-    from distilcal.io.store import locked
+    from distilcal.io.locks import file_lock
 
     study = read_study(str(place / "tiny.toml"), seeds=1)
     graph = expand(study, methods=["Large"])
@@ -523,7 +523,7 @@ def test_losers_in_use_are_left_alone(place, tmp_path):
     choice = next(iter(graph.choices.values()))
     loser = next(j for j in choice.jobs if j != outcome.chosen[choice.id])
     key = outcome.results[loser]["key"]
-    with locked(tmp_path / "locks" / key, busy="no"):
+    with file_lock(tmp_path / "locks" / key, busy="no"):
         assert remove_losers(graph, outcome, tmp_path, choice) == 0
     assert (tmp_path / "stages" / key).exists()
     assert remove_losers(graph, outcome, tmp_path, choice) > 0

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from distilcal.config.schema import ModelSettings, TrainSettings
 from distilcal.data import Dataset
 from distilcal.errors import InputError
-from distilcal.io.store import DamagedWarning
+from distilcal.io.folders import DamagedWarning
 from distilcal.losses import LOSSES
 from distilcal.models import make_classifier
 from distilcal.models.inputs import cropped_and_flipped

@@ -48,7 +48,7 @@ class Calibrator:
 
     def save(self, path: str | Path) -> None:
         """Write as .json or .npz, aside first and then renamed."""
-        from distilcal.io.atomic import write_aside
+        from distilcal.io.atomic import atomic_write
 
         path = Path(path)
         fields = {k: v for k, v in vars(self).items() if k not in ("classes", "fit")}
@@ -56,11 +56,11 @@ class Calibrator:
         head = {"format": "distilcal.calibrator/1", "kind": self.kind, "classes": list(self.classes), "fit": report}
         if path.suffix == ".json":
             body = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
-            with write_aside(path) as file:
+            with atomic_write(path) as file:
                 file.write(json.dumps({**head, **body}, indent=2).encode())
         elif path.suffix == ".npz":
             arrays = {k: np.asarray(v) for k, v in fields.items()}
-            with write_aside(path) as file:
+            with atomic_write(path) as file:
                 np.savez(file, head=np.asarray(json.dumps(head)), **cast(Any, arrays))
         else:
             raise InputError(f"{path.name!r} is neither .json nor .npz", remedy="give a name that ends in one of them")

@@ -79,7 +79,7 @@ class FoundMap:
 
 def find_map(run: Path, stage: str = "") -> FoundMap:
     """The recorded dynamics in the folder of a run or a stage, or the folder itself."""
-    from distilcal.io.store import MANIFEST
+    from distilcal.io.folders import MANIFEST
 
     if not run.is_dir():
         what = "this is a file" if run.exists() else "there is no such folder"

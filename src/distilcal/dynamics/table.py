@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError
-from distilcal.io.store import MANIFEST, file_digest, read_json, sealed, write_json
+from distilcal.io.atomic import read_json, write_json
+from distilcal.io.folders import MANIFEST, file_digest, sealed_folder
 
 Floats = NDArray[np.floating[Any]]
 NEVER_LEARNED = 1000  # what the cartography tool calls the forgetfulness of an example that was never right
@@ -93,7 +94,7 @@ class Dynamics:
         folder = Path(folder)
         if folder.exists():
             raise InputError("this exists already", source=str(folder), remedy="give a new folder")
-        with sealed(folder) as aside:
+        with sealed_folder(folder) as aside:
             for f in fields(self):
                 value = getattr(self, f.name)
                 if f.name != "classes" and value is not None:

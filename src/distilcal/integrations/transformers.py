@@ -28,7 +28,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from distilcal.dynamics import Dynamics, Recorder
 from distilcal.errors import InputError
-from distilcal.io.store import MANIFEST, digest, file_digest, read_json, sealed
+from distilcal.io.atomic import read_json
+from distilcal.io.folders import MANIFEST, digest, file_digest, sealed_folder
 
 PLACES = "distilcal_places"  # of the examples in the training data, as the batch carries them
 FOLDER = "dynamics"  # beside each checkpoint
@@ -121,7 +122,7 @@ class DynamicsCallback(TrainerCallback):
         checkpoint = _checkpoint(args, state)
         if args.should_save and checkpoint.is_dir():  # a search over settings saves elsewhere
             shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of an earlier training into the same folder
-            with sealed(checkpoint / FOLDER, **_facts(self.recorder, state)) as aside:
+            with sealed_folder(checkpoint / FOLDER, **_facts(self.recorder, state)) as aside:
                 for name, array in arrays.items():
                     np.save(aside / f"{name}.npy", array)
 

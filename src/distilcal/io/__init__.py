@@ -1,1 +1,1 @@
-"""Files: written aside and renamed, tables of text, files of predictions, the store of what is already computed."""
+"""Files: atomic writes, sealed folders, locks, cached rows, tables, and files of predictions."""

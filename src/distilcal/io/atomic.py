@@ -1,7 +1,8 @@
-"""Files that are whole or not there, and archives that are read without ever unpickling."""
+"""Files that are complete or absent, JSON, and ``.npz`` archives that are read without unpickling."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import zipfile
@@ -15,14 +16,43 @@ from numpy.typing import NDArray
 
 from distilcal.errors import InputError
 
+NPY_MAGIC = b"\x93NUMPY"  # the first bytes of a single array saved with numpy.save
+
 
 @contextmanager
-def write_aside(path: Path) -> Iterator[BinaryIO]:
-    """A file beside ``path`` that takes its name when all is written, and vanishes when something fails."""
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces ``path`` when the block ends, and is deleted when the block fails.
+
+    A reader of ``path`` sees the old content or all of the new content, never a part of it.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write. A symbolic link is followed.
+
+    Yields
+    ------
+    BinaryIO
+        The open temporary file, in the folder of ``path``.
+
+    Raises
+    ------
+    InputError
+        If no file can be written there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "notes.txt"
+    >>> with atomic_write(path) as file:
+    ...     _ = file.write(b"complete")
+    >>> path.read_text()
+    'complete'
+    """
     check_output(path)
-    path = path.resolve()  # through a link, to what it points at
+    path = path.resolve()
     try:
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", source=str(path), remedy="check the folder") from None
     try:
@@ -30,15 +60,26 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(aside, 0o666 & ~_umask())  # mkstemp made it private
-        os.replace(aside, path)
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates private files
+        os.replace(temporary, path)
     except BaseException:
-        Path(aside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 
 def check_output(path: Path) -> None:
-    """Refuse to write where no file can be, or where something else than a file would be replaced."""
+    """Raise an InputError if ``path`` cannot be written as a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file that is to be written later.
+
+    Raises
+    ------
+    InputError
+        If ``path`` is a folder or a device, or its folder does not exist or is not writable.
+    """
     if path.exists() and not path.is_file():
         raise InputError("this is a folder or a device, not a file", source=str(path), remedy="give the name of a file")
     try:
@@ -46,24 +87,83 @@ def check_output(path: Path) -> None:
     except RuntimeError:
         raise InputError("this link leads in a circle", source=str(path), remedy="give the name of a file") from None
     if not folder.is_dir():
-        raise InputError(f"the folder {str(folder)!r} does not exist", source=str(path), remedy="make it first")
+        raise InputError(f"the folder {str(folder)!r} does not exist", source=str(path), remedy="create it first")
     if not os.access(folder, os.W_OK):
-        raise InputError("the folder cannot be written to", source=str(path), remedy="choose another")
+        raise InputError("the folder is not writable", source=str(path), remedy="choose another")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value to a JSON file atomically.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    value : object
+        Anything JSON can represent; NaN and infinity are refused with a ValueError.
+    """
+    with atomic_write(path) as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Parameters
+    ----------
+    path : Path
+        The file to read.
+
+    Returns
+    -------
+    object
+        The decoded value.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or is not JSON; the message names it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "settings.json"
+    >>> write_json(path, {"seed": 3})
+    >>> read_json(path)
+    {'seed': 3}
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(
+            "this file is missing or damaged", source=str(path), remedy="run the command that writes it again"
+        ) from None
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
-    """The arrays of an .npz, read when asked for; damage and pickles are refused."""
+    """Open an ``.npz`` archive whose arrays are read on access.
+
+    Parameters
+    ----------
+    path : Path
+        The archive.
+
+    Yields
+    ------
+    Mapping of str to ndarray
+        The arrays by name.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged, holds pickled objects or is a single array.
+    """
     try:
         with open(path, "rb") as file:  # opened here: numpy leaves a damaged file open
-            if not zipfile.is_zipfile(file):
-                file.seek(0)
-                if file.read(6) == b"\x93NUMPY":
-                    raise InputError("this is a single array, not an .npz", source=str(path), remedy="save it with numpy.savez")
-                raise zipfile.BadZipFile
-            file.seek(0)
+            _check_npz(file, path)
             yield np.load(file, allow_pickle=False)
-    # NotImplementedError and RuntimeError are what zipfile says of flags and methods that a damaged byte made up.
+    # zipfile raises NotImplementedError and RuntimeError for flags and methods that a damaged byte invented.
     except (zipfile.BadZipFile, EOFError, KeyError, OSError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -76,6 +176,15 @@ def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
             source=str(path),
             remedy="save plain arrays of numbers and strings",
         ) from None
+
+
+def _check_npz(file: BinaryIO, path: Path) -> None:
+    if not zipfile.is_zipfile(file):
+        file.seek(0)
+        if file.read(len(NPY_MAGIC)) == NPY_MAGIC:
+            raise InputError("this is a single array, not an .npz", source=str(path), remedy="save it with numpy.savez")
+        raise zipfile.BadZipFile
+    file.seek(0)
 
 
 def _umask() -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError
-from distilcal.io.atomic import open_npz, write_aside
+from distilcal.io.atomic import atomic_write, open_npz
 from distilcal.predictions import ROW_SUM_TOLERANCE, Predictions
 
 Unit = Literal["logits", "probs"]
@@ -95,7 +95,7 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
             source=str(path),
             remedy=f"give one of {', '.join(SUFFIXES)}",
         )
-    with write_aside(path) as file:
+    with atomic_write(path) as file:
         if path.suffix == ".npz":
             np.savez(file, **_arrays(predictions))
         elif path.suffix == ".parquet":

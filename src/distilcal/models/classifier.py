@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from distilcal.config.schema import ModelSettings, as_table, settings_from
 from distilcal.data import Choices, Dataset, Images, Texts
 from distilcal.errors import InputError
-from distilcal.io.store import digest, read_json
+from distilcal.io.atomic import read_json
+from distilcal.io.folders import digest
 from distilcal.models.base import PictureNetwork, Stepwise, VectorNetwork, permute_classes, weights_digest
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.cifar import padded_resnet_state

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from distilcal.data import Choices, Dataset, Images, Texts, Vectors, texts
 from distilcal.errors import InputError
-from distilcal.io.store import RowCache, digest, intact, sealed
+from distilcal.io.folders import digest, is_intact, sealed_folder
+from distilcal.io.row_cache import RowCache
 from distilcal.models.base import Output, weights_digest
 
 Rows = NDArray[np.int64]
@@ -106,8 +107,8 @@ class TextFeed:
             return self._tokens(self._arrays(inputs), inputs)
         folder = store / "tokens" / digest([data.content_keys.tolist(), self.describe()])
         names = ["ids", "starts", "cut"] + (["kinds"] if self._has_kinds else [])
-        if not intact(folder):
-            with sealed(folder) as aside:
+        if not is_intact(folder):
+            with sealed_folder(folder) as aside:
                 for name, array in self._arrays(inputs).items():
                     np.save(aside / f"{name}.npy", array)
         return self._tokens({n: np.load(folder / f"{n}.npy", mmap_mode="r") for n in names}, inputs)

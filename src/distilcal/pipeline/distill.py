@@ -24,8 +24,8 @@ from distilcal.config.schema import (
     recipe_from,
 )
 from distilcal.errors import InputError
+from distilcal.io.atomic import read_json
 from distilcal.io.predictions import SUFFIXES
-from distilcal.io.store import read_json
 from distilcal.models.text import quiet_transformers, resolve_model
 from distilcal.report.runs import main_stage
 

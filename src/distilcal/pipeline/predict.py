@@ -12,8 +12,7 @@ from distilcal.calibrate import load_calibrator
 from distilcal.config.schema import read_recipe
 from distilcal.data import Columns, read_dataset
 from distilcal.errors import InputError
-from distilcal.io.atomic import check_output, write_aside
-from distilcal.io.store import read_json
+from distilcal.io.atomic import atomic_write, check_output, read_json
 from distilcal.models.classifier import load_classifier
 from distilcal.models.inputs import Progress
 from distilcal.pipeline.stage import on_device
@@ -69,6 +68,6 @@ def predict_file(
     writer.writerow(["id", "label", "confidence", "hand_over"])
     names = np.array(said.classes)[said.predicted]
     writer.writerows(zip(examples.ids, names, (f"{c:.6f}" for c in said.confidence), (~sure).astype(int), strict=True))
-    with write_aside(output) as file:
+    with atomic_write(output) as file:
         file.write(lines.getvalue().encode())
     return {"rows": len(said), "handed_over": float((~sure).sum()), "threshold": float("nan") if limit is None else limit}

@@ -12,7 +12,7 @@ from distilcal.data import Dataset, Images, Vectors
 from distilcal.data.splits import Splits
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
-from distilcal.io.store import read_json
+from distilcal.io.atomic import read_json
 from distilcal.losses import LOSSES, wants
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.text import resolve_model

@@ -26,8 +26,8 @@ from distilcal.config.schema import Recipe, ordered_stages, to_toml
 from distilcal.data import Dataset
 from distilcal.data.splits import Overlap, Splits, read_splits
 from distilcal.errors import InputError
-from distilcal.io.atomic import write_aside
-from distilcal.io.store import locked, write_json
+from distilcal.io.atomic import atomic_write, write_json
+from distilcal.io.locks import file_lock
 from distilcal.metrics import evaluate
 from distilcal.pipeline.preflight import check_stages
 from distilcal.pipeline.stage import MAP, Stage, Tell, carry_out, stage_key
@@ -74,7 +74,7 @@ def run_recipe(recipe: Recipe, folder: Path, store: Path, *, tell: Tell = lambda
         raise InputError("this is a file", source=str(folder), remedy="give the folder of a run")
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"another run is working in {folder}"
-    with locked(folder / ".lock", busy=busy) if team.leads else nullcontext():
+    with file_lock(folder / ".lock", busy=busy) if team.leads else nullcontext():
         made = plan(recipe, store)
         _describe_data(made, tell)
         _warn_of_seen_data(recipe, tell)
@@ -262,7 +262,7 @@ def _warn_of_seen_data(recipe: Recipe, tell: Tell) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
-    with write_aside(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 

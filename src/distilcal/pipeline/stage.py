@@ -20,8 +20,10 @@ from distilcal.data import Dataset
 from distilcal.data.splits import Splits
 from distilcal.dynamics import Recorder
 from distilcal.errors import InputError
+from distilcal.io.atomic import read_json, write_json
+from distilcal.io.folders import digest, file_digest, is_intact, sealed_folder
+from distilcal.io.locks import file_lock
 from distilcal.io.predictions import read_predictions
-from distilcal.io.store import digest, file_digest, intact, locked, read_json, sealed, write_json
 from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk, weights_path
 from distilcal.models.inputs import FrozenFeed, ImageFeed
 from distilcal.models.text import resolve_model
@@ -139,9 +141,9 @@ def carry_out(
         tell(f"{stage.name}: waiting for another process that trains the same stage")
 
     lock = stage.store / "locks" / stage.key
-    with locked(lock, wait=waiting) if team.leads else nullcontext():
+    with file_lock(lock, on_wait=waiting) if team.leads else nullcontext():
         team.wait()
-        finished = intact(stage.folder) if team.leads else stage.folder.exists()
+        finished = is_intact(stage.folder) if team.leads else stage.folder.exists()
         if finished:
             tell(
                 f"{stage.name}: already trained, taken from the store"
@@ -151,7 +153,7 @@ def carry_out(
             return
         classifier, facts, recorder = _made(stage, recipe, splits, stages, team, tell, progress)
         if team.leads:
-            with sealed(stage.folder, key=stage.key) as folder:
+            with sealed_folder(stage.folder, key=stage.key) as folder:
                 save_classifier(classifier, folder / "model")
                 write_json(folder / "history.json", facts)
                 if recorder is not None:

@@ -13,7 +13,7 @@ from distilcal.config.schema import StageSettings, ViewSettings, is_folder
 from distilcal.data import Dataset
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics
 from distilcal.errors import InputError
-from distilcal.io.store import MANIFEST, file_digest
+from distilcal.io.folders import MANIFEST, file_digest
 from distilcal.models.classifier import Classifier
 from distilcal.views import MIXED, VIEWS, ViewMaker, make_view
 

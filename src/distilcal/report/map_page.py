@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal import __version__
-from distilcal.io.atomic import write_aside
+from distilcal.io.atomic import atomic_write
 from distilcal.report.maps import (
     DataMap,
     Rows,
@@ -69,7 +69,7 @@ LABEL = (136.0, 24.0)  # room for the name of a region
 def write_map_page(m: DataMap, path: Path) -> None:
     """One self-contained page, written aside and renamed."""
     content = render_map(m).encode("utf-8", "replace")
-    with write_aside(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
 
 
@@ -77,7 +77,7 @@ def write_map_svg(m: DataMap, path: Path) -> None:
     """The picture alone, with its histograms: light, without scripts or styles from elsewhere."""
     picture = _picture(m, titles=False)
     content = filled("map.svg.jinja", m=m, picture=picture, histograms=_histograms(m), marks=MARKS).encode("utf-8", "replace")
-    with write_aside(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
 
 

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from distilcal.dynamics import Dynamics, aum_halves, likely_mislabelled, regions
 from distilcal.errors import InputError
-from distilcal.io.atomic import write_aside
+from distilcal.io.atomic import atomic_write
 from distilcal.report.page import _number, _percent
 from distilcal.report.terminal import _Console
 from distilcal.selective import counted
@@ -290,7 +290,7 @@ def write_map_table(m: DataMap, path: Path) -> None:
     """One row per example with every statistic and the example itself, the most doubtful label first."""
     check_table_name(path)
     columns = _table_columns(m)
-    with write_aside(path) as file:
+    with atomic_write(path) as file:
         if path.suffix == ".parquet":
             pyarrow, parquet = _pyarrow()
             parquet.write_table(pyarrow.table({title: values[m.by_aum] for title, values in columns.items()}), file)

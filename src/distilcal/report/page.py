@@ -47,10 +47,10 @@ COUNTS = Chart(top=288.0, height=60.0)
 
 def write_page(assessment: Assessment, path: Path) -> None:
     """Write the page, aside first and then renamed."""
-    from distilcal.io.atomic import write_aside
+    from distilcal.io.atomic import atomic_write
 
     content = render(assessment).encode()
-    with write_aside(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
 
 

@@ -20,8 +20,7 @@ from distilcal import __version__
 from distilcal.calibrate import load_calibrator
 from distilcal.errors import InputError
 from distilcal.evaluation import describe
-from distilcal.io.atomic import write_aside
-from distilcal.io.store import read_json
+from distilcal.io.atomic import atomic_write, read_json
 from distilcal.metrics import Comparison, compare
 from distilcal.predictions import Predictions
 from distilcal.report.page import CHART, COUNTS, filled, reliability_chart
@@ -183,7 +182,7 @@ def show_runs(runs: Sequence[Run], console: Console | None = None) -> None:
 def write_runs_page(runs: Sequence[Run], path: Path) -> None:
     """One self-contained page on the runs, written aside and renamed."""
     content = render_runs(runs).encode()
-    with write_aside(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
 
 

@@ -24,8 +24,7 @@ from rich.text import Text
 
 from distilcal import __version__
 from distilcal.errors import InputError
-from distilcal.io.atomic import write_aside
-from distilcal.io.store import read_json
+from distilcal.io.atomic import atomic_write, read_json
 from distilcal.report.charts import BAND, COLOURS, draw
 from distilcal.report.map_page import MARKS, MOST_POINTS
 from distilcal.report.maps import _csv_lines, one_line
@@ -111,7 +110,7 @@ def write_study(folder: Path) -> list[Path]:
     texts[PAGE] = render_study(results).encode()
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        with write_aside(folder / name) as file:
+        with atomic_write(folder / name) as file:
             file.write(text)
     return [folder / name for name in texts]
 

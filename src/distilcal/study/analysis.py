@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from distilcal.calibrate.base import log_softmax
-from distilcal.io.atomic import open_npz
-from distilcal.io.store import read_json
+from distilcal.io.atomic import open_npz, read_json
 from distilcal.metrics import paired_interval
 from distilcal.predictions import Predictions
 from distilcal.study.expand import Graph

@@ -20,7 +20,8 @@ from distilcal.config.schema import DataSettings, Recipe, ordered_stages, recipe
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits, read_splits
 from distilcal.errors import InputError
-from distilcal.io.store import digest, intact, read_json, sealed, write_json
+from distilcal.io.atomic import read_json, write_json
+from distilcal.io.folders import digest, is_intact, sealed_folder
 from distilcal.metrics import replicates
 from distilcal.pipeline.preflight import check_stages
 from distilcal.pipeline.stage import MAP, Stage, carry_out, stage_key
@@ -135,7 +136,7 @@ def _measured(stage: Stage, splits: Splits, measure: Measure, store: Path) -> st
     prints = {name: data.fingerprint for name, data in sets.items()}
     key = digest([stage.key, prints, measure.metrics, measure.features, measure.map, RESAMPLES])
     folder = store / "measured" / key
-    if intact(folder, key=key):
+    if is_intact(folder, key=key):
         return key
     said = {name: stage.predictions(data) for name, data in sets.items()}
     scaled = fit_temperature(said["dev"])
@@ -146,7 +147,7 @@ def _measured(stage: Stage, splits: Splits, measure: Measure, store: Path) -> st
             found = _figures(predictions, measure.metrics)
             figures["sets"].setdefault(name, {"n": len(predictions)})[state] = {m: value for m, (value, _) in found.items()}
             drawn |= {f"{name}/{state}/{m}": draws for m, (_, draws) in found.items()}
-    with sealed(folder, key=key) as aside:
+    with sealed_folder(folder, key=key) as aside:
         for name, predictions in said.items():
             predictions.save(aside / f"{name}.npz")
         np.savez_compressed(aside / "replicates.npz", **drawn)

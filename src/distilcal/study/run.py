@@ -8,7 +8,8 @@ from typing import Any
 
 from distilcal.config.schema import as_table, checked
 from distilcal.errors import InputError
-from distilcal.io.store import locked, write_json
+from distilcal.io.atomic import write_json
+from distilcal.io.locks import file_lock
 from distilcal.study.analysis import Findings
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Job, expand, job_recipe
@@ -42,7 +43,7 @@ def run_study(
         raise InputError("no table asks for any of these methods on any of these tasks", remedy="leave out --only to see all")
     check_jobs(graph)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock", busy=f"another study is working in {folder}"):
+    with file_lock(folder / ".lock", busy=f"another study is working in {folder}"):
         around = {**environment(), **executor.describe()}
         outcome = carry_out_graph(graph, executor, store, measures(study, graph), keep_points=keep_points, tell=tell)
         found = Findings(study, graph, outcome, store)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.config.schema import as_table
-from distilcal.errors import InputError
-from distilcal.io.store import locked
+from distilcal.errors import InputError, StoreError
+from distilcal.io.locks import file_lock
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Choice, Graph, job_recipe
 
@@ -212,9 +212,9 @@ def remove_losers(graph: Graph, outcome: Outcome, store: Path, choice: Choice) -
         if result["key"] in kept or not folder.exists():
             continue
         try:
-            with locked(store / "locks" / result["key"], busy="in use"):
+            with file_lock(store / "locks" / result["key"], busy="in use"):
                 freed += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
                 shutil.rmtree(folder)
-        except InputError:
+        except StoreError:
             continue  # somebody trains it
     return freed

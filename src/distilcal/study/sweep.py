@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from distilcal.config.schema import Recipe, StageSettings, checked, to_toml
 from distilcal.errors import InputError
-from distilcal.io.atomic import write_aside
-from distilcal.io.store import write_json
+from distilcal.io.atomic import atomic_write, write_json
 from distilcal.report.runs import main_stage
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Point, drawn_points, expand_points, together
@@ -125,10 +124,10 @@ def run_sweep(sweep: Sweep, folder: Path, store: Path, executor: Executor, *, te
     if choice.id not in outcome.chosen:
         raise InputError("no point could be trained", remedy=next(iter(outcome.failed.values()), ""))
     best = outcome.chosen[choice.id]
-    with write_aside(folder / "points.csv") as file:
+    with atomic_write(folder / "points.csv") as file:
         file.write(_table(sweep, graph, outcome, taken, best).encode())
     won = replace(recipe, stages={**recipe.stages, sweep.stage: graph.jobs[best].stage})
-    with write_aside(folder / "best.toml") as file:
+    with atomic_write(folder / "best.toml") as file:
         file.write(to_toml(won).encode())
     result = outcome.results[best]
     kept = result["epochs"][result["best"]]

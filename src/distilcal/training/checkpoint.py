@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from distilcal.dynamics import Recorder
 from distilcal.errors import InputError
-from distilcal.io.store import DamagedWarning
+from distilcal.io.folders import DamagedWarning
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 

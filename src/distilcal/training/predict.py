@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distilcal.data import Dataset
 from distilcal.errors import InputError
-from distilcal.io.store import RowCache
+from distilcal.io.row_cache import RowCache
 from distilcal.models.classifier import Classifier
 from distilcal.models.inputs import Progress, outputs
 from distilcal.predictions import Predictions

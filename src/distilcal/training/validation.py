@@ -15,7 +15,7 @@ from distilcal.config.schema import TrainSettings
 from distilcal.data import Dataset
 from distilcal.dynamics import Recorder
 from distilcal.errors import InputError
-from distilcal.io.store import digest
+from distilcal.io.folders import digest
 from distilcal.models.classifier import Classifier
 from distilcal.training.batches import same_inputs
 from distilcal.views import Term

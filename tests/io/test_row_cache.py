@@ -1,52 +1,13 @@
-"""The store: whole or not there, checked, found by content."""
+"""Rows of a network are found by the content of the example."""
 
-import subprocess
-import sys
 import threading
 import time
-import warnings
 
 import numpy as np
 import pytest
 
-from distilcal.errors import InputError
-from distilcal.io.store import DamagedWarning, RowCache, digest, intact, locked, sealed
-
-
-def fill(folder, text="abc"):
-    with sealed(folder, owner="me") as aside:
-        (aside / "inside").mkdir()
-        (aside / "inside" / "a.txt").write_text(text)
-
-
-def test_a_sealed_folder_is_whole_or_not_there(tmp_path):
-    fill(tmp_path / "f")
-    assert intact(tmp_path / "f", owner="me")
-    with pytest.raises(RuntimeError), sealed(tmp_path / "g") as aside:
-        (aside / "a").write_text("x")
-        raise RuntimeError
-    assert [p.name for p in tmp_path.iterdir()] == ["f"]
-
-
-@pytest.mark.parametrize("damage", ["changed", "removed", "manifest", "no manifest", "foreign", "format"])
-def test_damaged_or_foreign_folders_are_not_used(tmp_path, damage):
-    folder = tmp_path / "f"
-    fill(folder)
-    file, manifest = folder / "inside" / "a.txt", folder / "manifest.json"
-    if damage == "changed":
-        file.write_text("abd")
-    elif damage == "removed":
-        file.unlink()
-    elif damage == "manifest":
-        manifest.write_text("{")
-    elif damage == "no manifest":
-        manifest.unlink()
-    elif damage == "format":
-        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 0'))
-    with pytest.warns(DamagedWarning, match="made again"):
-        assert not intact(folder, owner="you" if damage == "foreign" else "me")
-    assert not folder.exists()
-    assert not intact(folder, owner="me")
+from distilcal.io.folders import DamagedWarning, digest
+from distilcal.io.row_cache import RowCache
 
 
 def make_for(values, calls):
@@ -134,30 +95,3 @@ def test_features_are_added_when_first_asked_for(tmp_path):
     found = cache.fetch(keys, ("logits", "features"), make_for(values, calls))
     np.testing.assert_array_equal(found["features"], values * 10)
     cache.fetch(keys, ("logits",), lambda rows: pytest.fail("computed again"))
-
-
-def test_a_lock_is_refused_while_another_process_holds_it_and_free_when_it_dies(tmp_path):
-    program = f"""
-import time
-from pathlib import Path
-from distilcal.io.store import locked
-with locked(Path({str(tmp_path / "l")!r})):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-    holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(InputError, match="somebody works here"), locked(tmp_path / "l", busy="somebody works here"):
-            pass
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stdout.close()
-    with warnings.catch_warnings(), locked(tmp_path / "l", busy="somebody works here"):
-        pass
-
-
-def test_the_digest_does_not_depend_on_the_order_of_keys():
-    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
-    assert digest({"a": 1}) != digest({"a": 1.5})
