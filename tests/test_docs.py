@@ -70,12 +70,12 @@ def test_readme_commands_are_targets_of_the_makefile():
 def test_documented_json_keys_are_those_that_are_written():
     from conftest import make
 
-    from distilcal.evaluation import assess
+    from distilcal.evaluation import evaluate_model
     from distilcal.report.as_json import to_json
 
     text = (ROOT / "docs" / "reference" / "eval-json.md").read_text(encoding="utf-8")
     test = make(200, 3)
-    content = to_json(assess(test, make(300, 3, seed=1), test, [make(100, 3, seed=2)], intervals=20))
+    content = to_json(evaluate_model(test, make(300, 3, seed=1), test, [make(100, 3, seed=2)], intervals=20))
 
     def keys(value):
         if isinstance(value, dict):

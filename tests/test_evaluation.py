@@ -5,7 +5,7 @@ import pytest
 from conftest import make
 
 from distilcal import InputError, Predictions
-from distilcal.evaluation import assess, shared_rows
+from distilcal.evaluation import evaluate_model, shared_rows
 from distilcal.report.words import next_steps, reading
 
 
@@ -16,7 +16,7 @@ def calibrated(rows, seed, *, scale=1.0, name="test"):
 
 
 def words(*sets, **settings):
-    return " ".join(reading(assess(*sets, intervals=40, **settings)))
+    return " ".join(reading(evaluate_model(*sets, intervals=40, **settings)))
 
 
 def test_overlap_is_found_by_content_in_any_order():
@@ -28,7 +28,7 @@ def test_overlap_is_found_by_content_in_any_order():
     assert shared_rows(test, mixed) == 0.25
     assert "25.0% of the rows of test are in dev too" in words(test, mixed)
     with pytest.raises(InputError, match="100% of the rows"):
-        assess(test, test.select(np.random.default_rng(0).permutation(200)).rename("dev"), intervals=20)
+        evaluate_model(test, test.select(np.random.default_rng(0).permutation(200)).rename("dev"), intervals=20)
     single = Predictions.from_logits(test.logits.astype(np.float32), test.labels)
     assert shared_rows(test, single) > 0.95
     assert shared_rows(test, Predictions.from_probs(test.probs, test.labels)) > 0.95
@@ -54,7 +54,7 @@ def test_reading_and_next_steps_never_contradict_each_other(seed):
         calibrated(int(n), seed * 3 + i, scale=s, name=f"set{i}") for i, (n, s) in enumerate(zip(sizes, scale, strict=True))
     )
     method = ["temperature", "vector", "isotonic", "histogram"][seed % 4]
-    found = assess(test, dev, test if seed % 2 else None, [away], method=method, intervals=20)
+    found = evaluate_model(test, dev, test if seed % 2 else None, [away], method=method, intervals=20)
     said, steps = " ".join(reading(found)), " ".join(next_steps(found))
     for odd in ("nan", "None", " inf", " 1 rows"):
         assert odd not in said + steps
@@ -78,11 +78,11 @@ def test_reading_of_calibration():
 
 def test_threshold_is_chosen_on_dev_and_checked_elsewhere():
     dev, test, away = (calibrated(3000, s, scale=2, name=n) for s, n in ((1, "dev"), (2, "test"), (3, "away")))
-    found = assess(test, dev, ood=[away], intervals=20)
+    found = evaluate_model(test, dev, ood=[away], intervals=20)
     assert found.threshold_on == "dev"
     assert [c.name for c in found.checks] == ["test", "away"]
     assert found.checks[0].accuracy >= 0.95
-    alone = assess(test, intervals=20)
+    alone = evaluate_model(test, intervals=20)
     assert alone.threshold_on == "test"
     assert "chosen on these same rows" in " ".join(reading(alone))
     assert any("development split" in step for step in next_steps(alone))
@@ -90,7 +90,7 @@ def test_threshold_is_chosen_on_dev_and_checked_elsewhere():
 
 def test_unknown_method_and_form_are_refused():
     with pytest.raises(InputError, match="no calibration method"):
-        assess(make(), method="magic")
+        evaluate_model(make(), method="magic")
     bare = Predictions.from_confidences([0.9, 0.8], [1, 0])
     with pytest.raises(InputError, match="differ in form"):
-        assess(make(), ood=[bare])
+        evaluate_model(make(), ood=[bare])

@@ -1,6 +1,7 @@
 """One question, one answer: can this classifier's confidence be trusted, how sure are we, and what would fix it?
 
-``assess`` measures, calibrates and finds a threshold; ``distilcal.report`` says what it found in words, tables, JSON or a page.
+``evaluate_model`` measures, calibrates and chooses a threshold; ``distilcal.report`` shows the result as text, tables, JSON or
+a page.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from distilcal.calibrate import FITS, Calibrator, Dirichlet, cross_fitted, fit_dirichlet
 from distilcal.errors import InputError
 from distilcal.metrics import Comparison, Evaluation, Reliability, compare, evaluate, reliability
-from distilcal.metrics.bootstrap import Progress
+from distilcal.metrics.bootstrap import OnProgress
 from distilcal.metrics.rows import Closed, Rows
 from distilcal.predictions import IntArray, Predictions
 from distilcal.selective import RiskCoverage, Threshold, area_under, excess_area, risk_coverage, threshold
@@ -41,7 +42,7 @@ class ClassRow:
 
 
 @dataclass(frozen=True)
-class SetReport:
+class SetEvaluation:
     """Everything measured on one set of predictions."""
 
     name: str
@@ -59,7 +60,7 @@ class SetReport:
 
 
 @dataclass(frozen=True)
-class Check:
+class ThresholdCheck:
     """What a threshold does on a set it was not chosen on."""
 
     name: str
@@ -68,23 +69,23 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Assessment:
+class ModelEvaluation:
     """The whole answer."""
 
-    test: SetReport
-    calibrated: SetReport | None
+    test: SetEvaluation
+    calibrated: SetEvaluation | None
     calibrator: Calibrator | None
     calibrated_on: str | None
     threshold: Threshold
     threshold_on: str
-    checks: tuple[Check, ...]
-    ood: tuple[tuple[SetReport, SetReport | None], ...]  # before and after calibration
+    checks: tuple[ThresholdCheck, ...]
+    ood: tuple[tuple[SetEvaluation, SetEvaluation | None], ...]  # before and after calibration
     comparison: Comparison | None
     resamples: int
     overlap: float = 0.0  # share of the test rows that are in the calibration set too, told by their content
 
 
-def assess(
+def evaluate_model(
     test: Predictions,
     calib: Predictions | None = None,
     other: Predictions | None = None,
@@ -97,8 +98,8 @@ def assess(
     accuracy: float = 0.95,
     confidence: float = 0.95,
     seed: int = 0,
-    progress: Progress | None = None,
-) -> Assessment:
+    on_progress: OnProgress | None = None,
+) -> ModelEvaluation:
     """Measure ``test``; calibrate on ``calib``; compare with ``other``; look at ``ood`` sets.
 
     ``intervals`` is the number of bootstrap resamples, by default 1,000 or as many as take some twenty seconds a set.
@@ -119,10 +120,10 @@ def assess(
         largest = max(p.logits.size for p in (test, *ood))
         intervals = int(np.clip(RESAMPLED_ENTRIES // largest, 100, 1000))
     sets = (1 + len(ood)) * (1 if calib is None else 2) + (other is not None)
-    steps = _Steps(progress, sets)
+    steps = _Steps(on_progress, sets)
 
-    def report(predictions: Predictions) -> SetReport:
-        return describe(predictions, bins=bins, closed=closed, intervals=intervals, seed=seed, progress=steps.part())
+    def report(predictions: Predictions) -> SetEvaluation:
+        return evaluate_set(predictions, bins=bins, closed=closed, intervals=intervals, seed=seed, on_progress=steps.part())
 
     calibrator = None if calib is None else FITS[method](calib)
     before = [report(p) for p in (test, *ood)]
@@ -133,8 +134,8 @@ def assess(
     checks = tuple(_check(limit, p) for p in (scored if calib is not None else scored[1:]))
     comparison = None
     if other is not None:
-        comparison = compare(test, other, intervals=intervals, bins=bins, closed=closed, seed=seed, progress=steps.part())
-    return Assessment(
+        comparison = compare(test, other, intervals=intervals, bins=bins, closed=closed, seed=seed, on_progress=steps.part())
+    return ModelEvaluation(
         test=before[0],
         calibrated=after[0],
         calibrator=calibrator,
@@ -149,21 +150,21 @@ def assess(
     )
 
 
-def describe(
+def evaluate_set(
     predictions: Predictions,
     *,
     bins: int = 15,
     closed: Closed = "right",
     intervals: int | None = 1000,
     seed: int = 0,
-    progress: Progress | None = None,
-) -> SetReport:
+    on_progress: OnProgress | None = None,
+) -> SetEvaluation:
     """All that is measured on one set."""
-    figures = evaluate(predictions, intervals=intervals, bins=bins, closed=closed, seed=seed, progress=progress)
+    figures = evaluate(predictions, intervals=intervals, bins=bins, closed=closed, seed=seed, on_progress=on_progress)
     diagram = reliability(predictions, bins=bins, closed=closed)
     curve = risk_coverage(predictions)
     right = np.rint(diagram.count * np.nan_to_num(diagram.accuracy)).astype(np.int64)
-    return SetReport(
+    return SetEvaluation(
         predictions.name,
         figures,
         diagram,
@@ -182,13 +183,13 @@ def describe(
 class _Steps:
     """Progress of several equal parts as one."""
 
-    def __init__(self, progress: Progress | None, parts: int):
-        self.progress, self.parts, self.begun = progress, parts, 0
+    def __init__(self, on_progress: OnProgress | None, parts: int):
+        self.on_progress, self.parts, self.begun = on_progress, parts, 0
 
     def part(self) -> Callable[[float], None] | None:
-        if self.progress is None:
+        if self.on_progress is None:
             return None
-        start, whole = self.begun, self.progress
+        start, whole = self.begun, self.on_progress
         self.begun += 1
         return lambda share: whole((start + share) / self.parts)
 
@@ -248,7 +249,7 @@ def _class_rows(predictions: Predictions, bins: int, closed: Closed) -> Iterable
         )
 
 
-def _check(limit: Threshold, predictions: Predictions) -> Check:
+def _check(limit: Threshold, predictions: Predictions) -> ThresholdCheck:
     accepted = np.zeros(len(predictions), bool) if limit.confidence is None else predictions.confidence >= limit.confidence
     right = float(predictions.correct[accepted].mean()) if accepted.any() else math.nan
-    return Check(predictions.name, right, float(accepted.mean()))
+    return ThresholdCheck(predictions.name, right, float(accepted.mean()))

@@ -279,10 +279,10 @@ def test_narrow_windows_show_fewer_columns(folder):
 
     from rich.console import Console
 
-    from distilcal.evaluation import assess
+    from distilcal.evaluation import evaluate_model
     from distilcal.report.terminal import show
 
-    found = assess(
+    found = evaluate_model(
         Predictions.load(folder / "test.npz", name="test"), Predictions.load(folder / "dev.npz", name="dev"), intervals=20
     )
     for width in (80, 110, 160):

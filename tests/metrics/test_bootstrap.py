@@ -65,7 +65,7 @@ def test_chunks_do_not_change_results(monkeypatch):
 def test_every_figure_lies_in_its_interval_and_the_seed_decides():
     for p in SETS:
         one, same, other = (evaluate(p, intervals=60, seed=s) for s in (0, 0, 1))
-        for name, figure in one.figures.items():
+        for name, figure in one.metrics.items():
             assert figure.low <= figure.value <= figure.high, name
             assert (figure.null is not None) == (name in CALIBRATION_ERRORS)
             assert figure == same[name]
@@ -74,7 +74,7 @@ def test_every_figure_lies_in_its_interval_and_the_seed_decides():
 
 def test_values_alone_are_the_metrics(predictions):
     found = evaluate(predictions, intervals=None)
-    assert list(found.figures) == list(METRICS)
+    assert list(found.metrics) == list(METRICS)
     for name, function in METRICS.items():
         assert found[name].value == pytest.approx(function(predictions.probs, predictions.labels), rel=1e-12)
         assert found[name].low is None
@@ -141,7 +141,7 @@ def test_metrics_with_parameters_and_own_functions(predictions):
 
 def test_bins_and_side_reach_every_metric_that_has_them(predictions):
     found = evaluate(predictions, intervals=None, bins=7, closed="left")
-    for name, figure in found.figures.items():
+    for name, figure in found.metrics.items():
         if "bins" in figure.params:
             assert figure.params["bins"] == 7
             assert "7 equal" in figure.definition
@@ -151,8 +151,8 @@ def test_bins_and_side_reach_every_metric_that_has_them(predictions):
 def test_confidences_only_give_top_label_figures():
     p = Predictions.from_confidences([0.9, 0.3, 0.6], [1, 0, 1])
     found = evaluate(p, intervals=20)
-    assert "ece" in found.figures
-    assert "nll" not in found.figures
+    assert "ece" in found.metrics
+    assert "nll" not in found.metrics
     assert found["confidence"].value == pytest.approx(0.6)
     with pytest.raises(InputError, match="needs class probabilities"):
         evaluate(p, ["nll"])
@@ -167,7 +167,7 @@ def test_infinite_nll_is_told_as_it_is():
 
 def test_progress_goes_to_one(predictions):
     seen = []
-    evaluate(predictions, intervals=30, progress=seen.append)
+    evaluate(predictions, intervals=30, on_progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1.0)
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import make
 
 from distilcal import Predictions
-from distilcal.evaluation import assess
+from distilcal.evaluation import evaluate_model
 from distilcal.report.page import MOST_CLASSES, render, write_page
 
 pytest.importorskip("jinja2")
@@ -31,7 +31,7 @@ def named(seed, name, rows=700):
 def assessment():
     test = named(2, "<b>test</b>")
     other = Predictions.from_logits(test.logits / 2, test.labels, ids=test.ids, classes=HARMFUL, name="other<i>")
-    return assess(test, named(1, "dev", 1500), other, [named(3, "away</main>")], intervals=30)
+    return evaluate_model(test, named(1, "dev", 1500), other, [named(3, "away</main>")], intervals=30)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_page_says_what_was_found(page, assessment):
 
 def test_marks_stand_where_the_numbers_are():
     p = Predictions.from_probs([[0.8, 0.2]] * 10, [0] * 6 + [1] * 4)
-    page = render(assess(p, intervals=20))
+    page = render(evaluate_model(p, intervals=20))
     x, y = re.search(r'<circle class="mark" cx="([\d.]+)" cy="([\d.]+)"', page).groups()
     assert float(x) == pytest.approx(54 + 296 * 0.8)
     assert float(y) == pytest.approx(12 + 240 * (1 - 0.6))
@@ -145,7 +145,7 @@ def test_odd_inputs_still_make_a_page(case):
         "all wrong": lambda: Predictions.from_logits(5 * np.eye(3), [1, 2, 0]),
         "infinite nll": lambda: Predictions.from_probs([[1.0, 0.0], [0.3, 0.7]], [1, 1]),
     }[case]()
-    page = render(assess(p, intervals=20))
+    page = render(evaluate_model(p, intervals=20))
     Outline(page)
     assert "nan" not in re.sub(r"<style>.*?</style>", "", page, flags=re.S)
     if case == "many classes":

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distilcal.calibrate.affine import Dirichlet, Matrix, Vector, fit_dirichlet, fit_matrix, fit_vector, odir_objective
-from distilcal.calibrate.base import Calibrator, Fit, folds_of
+from distilcal.calibrate.base import Calibrator, FitReport, folds_of
 from distilcal.calibrate.binned import Histogram, Isotonic, fit_histogram, fit_isotonic
 from distilcal.calibrate.temperature import Temperature, fit_temperature
 from distilcal.errors import InputError
@@ -27,7 +27,7 @@ __all__ = [
     "FITS",
     "Calibrator",
     "Dirichlet",
-    "Fit",
+    "FitReport",
     "Histogram",
     "Isotonic",
     "Matrix",
@@ -97,10 +97,10 @@ def load_calibrator(path: str | Path) -> Calibrator:
     return made
 
 
-def _fit(report: dict[str, Any]) -> Fit:
+def _fit(report: dict[str, Any]) -> FitReport:
     """A saved report; JSON has no infinity, and the only numbers that can be infinite are NLLs."""
     values: dict[str, Any] = {key: np.inf if value is None else value for key, value in report.items()}
-    return Fit(**values)
+    return FitReport(**values)
 
 
 def _number_or_array(value: Any) -> Any:

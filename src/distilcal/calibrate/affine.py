@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from distilcal.calibrate.base import Calibrator, Fit, check_fit, folds_of, log_softmax, mean_nll
+from distilcal.calibrate.base import Calibrator, FitReport, check_fit, folds_of, log_softmax, mean_nll
 from distilcal.errors import InputError
 from distilcal.predictions import FloatArray, IntArray, Predictions
 
@@ -135,7 +135,7 @@ def odir_objective(
 
 def _fit_affine(
     inputs: FloatArray, predictions: Predictions, penalty: float, bias_penalty: float
-) -> tuple[FloatArray, FloatArray, Fit]:
+) -> tuple[FloatArray, FloatArray, FitReport]:
     k = inputs.shape[1]
     x, report = _minimise(_affine_objective(inputs, predictions.labels, penalty, bias_penalty), _identity(k), predictions)
     weight, bias = _unpack(x, k)
@@ -160,7 +160,7 @@ def _affine_objective(inputs: FloatArray, labels: IntArray, penalty: float, bias
     return objective
 
 
-def _minimise(objective: Objective, start: FloatArray, predictions: Predictions) -> tuple[FloatArray, Fit]:
+def _minimise(objective: Objective, start: FloatArray, predictions: Predictions) -> tuple[FloatArray, FitReport]:
     """L-BFGS to a flat gradient; the objective is convex, so a flat gradient is the optimum."""
     x, steps = _descend(objective, start, steps=1000, flat=1e-8)
     value, gradient = objective(x)
@@ -175,7 +175,7 @@ def _minimise(objective: Objective, start: FloatArray, predictions: Predictions)
             "or there are too few rows for this many parameters; prefer a temperature"
         )
     )
-    return x, Fit(len(predictions), mean_nll(predictions), float(value), converged, steps, largest, message)
+    return x, FitReport(len(predictions), mean_nll(predictions), float(value), converged, steps, largest, message)
 
 
 def _descend(objective: Objective, start: FloatArray, *, steps: int, flat: float) -> tuple[FloatArray, int]:

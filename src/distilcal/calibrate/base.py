@@ -17,7 +17,7 @@ Fitted = TypeVar("Fitted", bound="Calibrator")
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitReport:
     """How a fit went: on what, from which NLL to which, and whether to believe it."""
 
     rows: int
@@ -35,7 +35,7 @@ class Calibrator:
 
     kind: ClassVar[str] = ""
     classes: tuple[str, ...]
-    fit: Fit
+    fit: FitReport
 
     def __call__(self, predictions: Predictions) -> Predictions:
         """The same rows with calibrated scores; classes are matched by name."""
@@ -66,7 +66,7 @@ class Calibrator:
             raise InputError(f"{path.name!r} is neither .json nor .npz", remedy="give a name that ends in one of them")
 
 
-NO_FIT = Fit(rows=0, nll_before=np.nan, nll_after=np.nan, converged=False)
+NO_FIT = FitReport(rows=0, nll_before=np.nan, nll_after=np.nan, converged=False)
 
 
 def check_fit(predictions: Predictions) -> None:
@@ -92,7 +92,7 @@ def mean_nll(predictions: Predictions) -> float:
 def with_report(draft: Fitted, predictions: Predictions) -> Fitted:
     after = mean_nll(draft(predictions))
     message = "" if np.isfinite(after) else "some labels have probability 0 after calibration: their NLL is infinite"
-    report = Fit(len(predictions), mean_nll(predictions), after, converged=True, message=message)
+    report = FitReport(len(predictions), mean_nll(predictions), after, converged=True, message=message)
     return replace(draft, fit=report)
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.calibrate.base import Calibrator, Fit, check_fit, log_softmax
+from distilcal.calibrate.base import Calibrator, FitReport, check_fit, log_softmax
 from distilcal.errors import InputError
 from distilcal.predictions import BLOCK_ENTRIES, Predictions
 
@@ -148,7 +148,7 @@ class _TemperatureProblem:
         self._nll[temperature] = nll
 
     def calibrator(self, value: float, *, converged: bool, gradient: float = 0.0, message: str = "") -> Temperature:
-        report = Fit(self.rows, self.nll(1.0), self.nll(value), converged, self.passes, gradient, message)
+        report = FitReport(self.rows, self.nll(1.0), self.nll(value), converged, self.passes, gradient, message)
         return Temperature(classes=self.classes, value=float(value), fit=report)
 
 

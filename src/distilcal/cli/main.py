@@ -119,7 +119,7 @@ def evaluate_command(
     outputs = [path for path in (html, save_calibrator) if path is not None]
     if html is not None:
         _need_jinja()
-    from distilcal.evaluation import assess
+    from distilcal.evaluation import evaluate_model
     from distilcal.io.atomic import check_output
     from distilcal.io.predictions import read_predictions
 
@@ -132,29 +132,29 @@ def evaluate_command(
         return read_predictions(path, unit=unit, name=path.stem, tolerance=tolerance)
 
     with _progress("measuring" if calib is None else "calibrating and measuring", quiet=as_json) as progress:
-        assessment = assess(
+        evaluation = evaluate_model(
             load(test),
             None if calib is None else load(calib),
             None if other is None else load(other),
             [load(path) for path in ood],
-            progress=progress,
+            on_progress=progress,
             **settings,
         )
     # Files first: a reader of standard output may go away.
     if html is not None:
         from distilcal.report.page import write_page
 
-        write_page(assessment, html)
-    if save_calibrator is not None and assessment.calibrator is not None:
-        assessment.calibrator.save(save_calibrator)
+        write_page(evaluation, html)
+    if save_calibrator is not None and evaluation.calibrator is not None:
+        evaluation.calibrator.save(save_calibrator)
     if as_json:
         from distilcal.report.as_json import to_json
 
-        click.echo(json.dumps(to_json(assessment), indent=2, allow_nan=False, ensure_ascii=False))
+        click.echo(json.dumps(to_json(evaluation), indent=2, allow_nan=False, ensure_ascii=False))
         return
     from distilcal.report.terminal import show
 
-    show(assessment)
+    show(evaluation)
     if html is not None:
         click.echo(f"Wrote {html}: open it in a browser.")
     if save_calibrator is not None:

@@ -34,11 +34,11 @@ UPPER_LIMIT = {"nll": np.inf, "entropy": np.inf, "human_cross_entropy": np.inf, 
 
 PlainMetric = Callable[..., float]
 MetricChoice = Sequence[str] | Mapping[str, Mapping[str, Any] | PlainMetric] | None
-Progress = Callable[[float], None]  # called with the share of the work that is done
+OnProgress = Callable[[float], None]  # called with the share of the work that is done
 
 
 @dataclass(frozen=True)
-class Figure:
+class MetricValue:
     """One number with what is needed to read it."""
 
     name: str
@@ -63,20 +63,20 @@ class Evaluation:
     name: str
     rows: int
     classes: int
-    figures: Mapping[str, Figure]
+    metrics: Mapping[str, MetricValue]
     replicates: int | None
     level: float = 0.95
 
-    def __getitem__(self, name: str) -> Figure:
-        return self.figures[name]
+    def __getitem__(self, name: str) -> MetricValue:
+        return self.metrics[name]
 
     @property
     def values(self) -> dict[str, float]:
-        return {name: figure.value for name, figure in self.figures.items()}
+        return {name: figure.value for name, figure in self.metrics.items()}
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.rows:,} rows, {self.classes} classes"]
-        for f in self.figures.values():
+        for f in self.metrics.values():
             span = "" if f.low is None or f.high is None else f"[{f.low:.4f}, {f.high:.4f}]"
             null = "" if f.null is None else f"null {f.null:.4f}"
             lines.append(f"  {f.name:<13}{f.value:8.4f}  {span:<18}{null:<13}{f.definition}".rstrip())
@@ -138,7 +138,7 @@ def evaluate(
     closed: Closed = "right",
     level: float = 0.95,
     seed: int = 0,
-    progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Every metric with its bootstrap interval, null value and definition.
 
@@ -165,8 +165,8 @@ def evaluate(
         work = intervals + (NULL_DRAWS if tested else 0)
 
         def report(done: int) -> None:
-            if progress is not None:
-                progress(done / work)
+            if on_progress is not None:
+                on_progress(done / work)
 
         replicates: dict[str, list[FloatArray]] = {name: [] for name in chosen}
         done = 0
@@ -190,7 +190,7 @@ def evaluate(
         null = nulls.get(name)
         if null is not None and values[name] <= np.quantile(null, 0.95):
             low = 0.0  # a perfectly calibrated model shows as much, so nothing excludes 0
-        figures[name] = Figure(
+        figures[name] = MetricValue(
             name,
             values[name],
             low,
@@ -213,7 +213,7 @@ def compare(
     closed: Closed = "right",
     level: float = 0.95,
     seed: int = 0,
-    progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Comparison:
     """What changes from ``a`` to ``b`` on the rows they share, with paired bootstrap intervals and p-values.
 
@@ -239,8 +239,8 @@ def compare(
             with np.errstate(invalid="ignore"):  # inf - inf: no difference can be told
                 replicates[name].append(second[name] - first[name])
         done += len(weights)
-        if progress is not None:
-            progress(done / intervals)
+        if on_progress is not None:
+            on_progress(done / intervals)
     raw = {}
     for name, parts in replicates.items():
         with np.errstate(invalid="ignore"):

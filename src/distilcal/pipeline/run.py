@@ -199,7 +199,7 @@ def _figures(predictions: Predictions) -> dict[str, Any]:
             "beyond_chance": f.beyond_chance,
             "definition": f.definition,
         }
-        for name, f in found.figures.items()
+        for name, f in found.metrics.items()
     }
     return {**made, "aurc": {"value": _finite(aurc(predictions))}}
 

@@ -1,1 +1,1 @@
-"""Shows an Assessment: on the terminal, or as one self-contained page. Reads results, computes nothing."""
+"""Shows a ModelEvaluation: on the terminal, or as one self-contained page. Reads results, computes nothing."""

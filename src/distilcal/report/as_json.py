@@ -1,4 +1,4 @@
-"""An Assessment as JSON values; docs/eval-json.md describes the keys, which are stable within ``SCHEMA``."""
+"""A ModelEvaluation as JSON values; docs/eval-json.md describes the keys, which are stable within ``SCHEMA``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from distilcal.calibrate import Temperature
-from distilcal.evaluation import Assessment, SetReport
+from distilcal.evaluation import ModelEvaluation, SetEvaluation
 from distilcal.metrics import CALIBRATION_ERRORS, Comparison
 from distilcal.report.words import next_steps, reading
 
 SCHEMA = "distilcal.eval/1"
 
 
-def to_json(assessment: Assessment) -> dict[str, Any]:
-    """The assessment as plain values for ``json.dumps``; keys are stable within ``SCHEMA``, non-finite numbers are None."""
-    a = assessment
+def to_json(evaluation: ModelEvaluation) -> dict[str, Any]:
+    """The evaluation as plain values for ``json.dumps``; keys are stable within ``SCHEMA``, non-finite numbers are None."""
+    a = evaluation
     content = {
         "schema": SCHEMA,
         "test": _set_json(a.test),
@@ -43,7 +43,7 @@ def to_json(assessment: Assessment) -> dict[str, Any]:
     return plain
 
 
-def _set_json(report: SetReport) -> dict[str, Any]:
+def _set_json(report: SetEvaluation) -> dict[str, Any]:
     e = report.evaluation
     return {
         "name": report.name,
@@ -61,7 +61,7 @@ def _set_json(report: SetReport) -> dict[str, Any]:
                 "definition": f.definition,
                 "params": dict(f.params),
             }
-            for name, f in e.figures.items()
+            for name, f in e.metrics.items()
         },
         "aurc": report.aurc,
         "excess_aurc": report.excess_aurc,

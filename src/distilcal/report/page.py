@@ -1,4 +1,4 @@
-"""An Assessment as one self-contained HTML page: no script, no external request, light and dark, wide and narrow.
+"""A ModelEvaluation as one self-contained HTML page: no script, no external request, light and dark, wide and narrow.
 
 Here the numbers are turned into shapes in chart coordinates; ``page.html.jinja`` lays them out. Jinja escapes all text, so
 class names and file names from the user's files stay text.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distilcal import __version__
-from distilcal.evaluation import Assessment, Check, SetReport
+from distilcal.evaluation import ModelEvaluation, SetEvaluation, ThresholdCheck
 from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
 from distilcal.report.terminal import SHIFT_METRICS, p_text
 from distilcal.report.words import FEW_ROWS, next_steps, reading
@@ -45,18 +45,18 @@ CHART = Chart()
 COUNTS = Chart(top=288.0, height=60.0)
 
 
-def write_page(assessment: Assessment, path: Path) -> None:
+def write_page(evaluation: ModelEvaluation, path: Path) -> None:
     """Write the page, aside first and then renamed."""
     from distilcal.io.atomic import atomic_write
 
-    content = render(assessment).encode()
+    content = render(evaluation).encode()
     with atomic_write(path) as file:
         file.write(content)
 
 
-def render(assessment: Assessment) -> str:
+def render(evaluation: ModelEvaluation) -> str:
     """The page as text."""
-    a = assessment
+    a = evaluation
     sets = [_titled(a.test, a.calibrated, "in domain"), *(_titled(x, y, "out of domain") for x, y in a.ood)]
     worst = sorted(a.test.classes, key=lambda row: -row.error)
     return filled(
@@ -70,7 +70,7 @@ def render(assessment: Assessment) -> str:
         sets=sets,
         curves=_risk_chart(a),
         definitions=_definitions(a),
-        shift_metrics=[name for name in SHIFT_METRICS if name in a.test.evaluation.figures],
+        shift_metrics=[name for name in SHIFT_METRICS if name in a.test.evaluation.metrics],
         classes=worst[:MOST_CLASSES],
         left_out=len(worst) - len(worst[:MOST_CLASSES]),
         errors=CALIBRATION_ERRORS,
@@ -98,7 +98,7 @@ def filled(template: str, **values: Any) -> str:
     return text
 
 
-def _titled(before: SetReport, after: SetReport | None, where: str) -> dict[str, Any]:
+def _titled(before: SetEvaluation, after: SetEvaluation | None, where: str) -> dict[str, Any]:
     diagrams = [("as given" if after is not None else "", before)]
     if after is not None:
         diagrams.append(("calibrated", after))
@@ -111,7 +111,7 @@ def _titled(before: SetReport, after: SetReport | None, where: str) -> dict[str,
     }
 
 
-def reliability_chart(report: SetReport) -> dict[str, Any]:
+def reliability_chart(report: SetEvaluation) -> dict[str, Any]:
     """Marks with whiskers where a bin holds rows, and below them how many rows, right and wrong."""
     r = report.reliability
     most = max(int(r.count.max()), 1)
@@ -157,7 +157,7 @@ def reliability_chart(report: SetReport) -> dict[str, Any]:
     return {"marks": marks, "bars": bars, "most": most, "rows": rows}
 
 
-def _risk_chart(a: Assessment) -> dict[str, Any]:
+def _risk_chart(a: ModelEvaluation) -> dict[str, Any]:
     """Risk over coverage of the scores that the threshold is for, of a perfect ranking, and the threshold itself."""
     report = a.calibrated or a.test
     curve = report.curve
@@ -191,13 +191,13 @@ def _risk_chart(a: Assessment) -> dict[str, Any]:
     }
 
 
-def _check_at_home(a: Assessment) -> Check | None:
+def _check_at_home(a: ModelEvaluation) -> ThresholdCheck | None:
     return a.checks[0] if a.calibrated is not None and a.checks else None
 
 
-def _definitions(a: Assessment) -> list[dict[str, str]]:
+def _definitions(a: ModelEvaluation) -> list[dict[str, str]]:
     found = []
-    for name, figure in a.test.evaluation.figures.items():
+    for name, figure in a.test.evaluation.metrics.items():
         function = {**METRICS, **HUMAN_METRICS}[name]
         first = (function.__doc__ or "").strip().split("\n\n")[0]
         found.append({"name": name, "text": " ".join(first.replace("`", "").split()), "here": figure.definition})

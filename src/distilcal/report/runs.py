@@ -19,7 +19,7 @@ from rich.text import Text
 from distilcal import __version__
 from distilcal.calibrate import load_calibrator
 from distilcal.errors import InputError
-from distilcal.evaluation import describe
+from distilcal.evaluation import evaluate_set
 from distilcal.io.atomic import atomic_write, read_json
 from distilcal.metrics import Comparison, compare
 from distilcal.predictions import Predictions
@@ -382,7 +382,7 @@ def _diagrams(s: Summary) -> Iterator[dict[str, Any]]:
             if not there:
                 continue
             said = load_calibrator(there[0])(said)
-        report = describe(said, intervals=100)
+        report = evaluate_set(said, intervals=100)
         yield {
             "set": {"name": f"{model.title} on {name}", "where": _where(name)},
             "diagram": {

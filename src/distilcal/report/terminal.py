@@ -1,4 +1,4 @@
-"""An Assessment as tables and a paragraph on the terminal."""
+"""A ModelEvaluation as tables and a paragraph on the terminal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from distilcal.evaluation import Assessment, SetReport
-from distilcal.metrics import Comparison, Figure
+from distilcal.evaluation import ModelEvaluation, SetEvaluation
+from distilcal.metrics import Comparison, MetricValue
 from distilcal.report.words import next_steps, reading
 from distilcal.selective import counted
 
@@ -26,12 +26,12 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def show(assessment: Assessment, console: Console | None = None) -> None:
+def show(evaluation: ModelEvaluation, console: Console | None = None) -> None:
     """Print the tables, what they mean and what to do next. Text from the user's files is never read as markup."""
     if console is None:
         # Piped output has no width of its own: wide enough for the definitions.
         console = _Console(highlight=False, width=None if sys.stdout.isatty() else 150)
-    a = assessment
+    a = evaluation
     console.print(_metrics_table(a.test, a.calibrated, console.width))
     console.print(Text("* larger than 95% of perfectly calibrated models would show at this number of rows", style="dim"))
     if a.ood:
@@ -46,7 +46,7 @@ def show(assessment: Assessment, console: Console | None = None) -> None:
         console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2), expand=False), width=width)
 
 
-def _metrics_table(before: SetReport, after: SetReport | None, width: int) -> Table:
+def _metrics_table(before: SetEvaluation, after: SetEvaluation | None, width: int) -> Table:
     e = before.evaluation
     table = Table(title=Text(f"{before.name}: {counted(e.rows)}, {e.classes} classes"), title_justify="left")
     table.add_column("metric", no_wrap=True)
@@ -58,7 +58,7 @@ def _metrics_table(before: SetReport, after: SetReport | None, width: int) -> Ta
         _add_columns(table, ["calibrated", f"{e.level:.0%} interval"][: 1 + second_interval])
     if definitions:
         table.add_column("definition", style="dim", overflow="fold")
-    for name, figure in e.figures.items():
+    for name, figure in e.metrics.items():
         cells = [Text(name), _value(figure), Text(_span(figure)), Text("" if figure.null is None else f"{figure.null:.4f}")]
         if after is not None:
             cells += [_value(after.evaluation[name]), Text(_span(after.evaluation[name]))][: 1 + second_interval]
@@ -66,7 +66,7 @@ def _metrics_table(before: SetReport, after: SetReport | None, width: int) -> Ta
     return table
 
 
-def _shift_table(a: Assessment) -> Table:
+def _shift_table(a: ModelEvaluation) -> Table:
     table = Table(title=Text("in and out of domain"), title_justify="left")
     table.add_column("metric")
     sets = [(a.test, a.calibrated), *a.ood]
@@ -75,7 +75,7 @@ def _shift_table(a: Assessment) -> Table:
         if after is not None:
             table.add_column(Text("calibrated"), justify="right")
     for name in SHIFT_METRICS:
-        if name in a.test.evaluation.figures:
+        if name in a.test.evaluation.metrics:
             reports = [report for pair in sets for report in pair if report is not None]
             table.add_row(Text(name), *(_value(r.evaluation[name]) for r in reports))
     if a.threshold.reached:
@@ -112,10 +112,10 @@ def _add_columns(table: Table, titles: Iterable[str]) -> None:
         table.add_column(Text(title), justify="right", no_wrap=True)
 
 
-def _value(figure: Figure) -> Text:
+def _value(figure: MetricValue) -> Text:
     marked = figure.beyond_chance is True
     return Text(f"{figure.value:.4f}{'*' if marked else ' '}", style="bold" if marked else "")
 
 
-def _span(figure: Figure) -> str:
+def _span(figure: MetricValue) -> str:
     return "" if figure.low is None or figure.high is None else f"[{figure.low:.4f}, {figure.high:.4f}]"

@@ -1,4 +1,4 @@
-"""An Assessment in plain words: what it means and what to do next. Each sentence must be true of every input."""
+"""A ModelEvaluation in plain words: what it means and what to do next. Each sentence must be true of every input."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 
 from distilcal.calibrate import FITS, Calibrator, Temperature
-from distilcal.evaluation import Assessment, Check, SetReport
+from distilcal.evaluation import ModelEvaluation, SetEvaluation, ThresholdCheck
 from distilcal.metrics import Comparison
 from distilcal.selective import counted, in_percent
 
 FEW_ROWS = 100  # below, what chance alone gives is so large that little can be told
 
 
-def reading(a: Assessment) -> Iterator[str]:
+def reading(a: ModelEvaluation) -> Iterator[str]:
     """The result in plain words, a sentence for each question."""
     yield _calibration_sentence(a.test)
     if a.calibrated is not None and a.calibrator is not None:
@@ -30,7 +30,7 @@ def reading(a: Assessment) -> Iterator[str]:
         yield _comparison_sentence(a.comparison)
 
 
-def next_steps(a: Assessment) -> Iterator[str]:
+def next_steps(a: ModelEvaluation) -> Iterator[str]:
     """What to do now, most useful first."""
     bare = not a.test.classes
     if a.calibrator is None and not bare:
@@ -50,7 +50,7 @@ def next_steps(a: Assessment) -> Iterator[str]:
         yield f"Measure on more rows: with {counted(a.test.evaluation.rows)} the intervals are wide."
 
 
-def _calibration_steps(before: SetReport, after: SetReport, calibrator: Calibrator) -> Iterator[str]:
+def _calibration_steps(before: SetEvaluation, after: SetEvaluation, calibrator: Calibrator) -> Iterator[str]:
     others = ", ".join(m for m in FITS if m != calibrator.kind)
     effect = _effect(before, after)
     if effect == "nothing to fix":
@@ -70,7 +70,7 @@ def _calibration_steps(before: SetReport, after: SetReport, calibrator: Calibrat
         yield f"Some miscalibration is left: try --method with one of {others}."
 
 
-def _effect(before: SetReport, after: SetReport) -> str:
+def _effect(before: SetEvaluation, after: SetEvaluation) -> str:
     """What a calibration did. Worse is told by the Brier score: proper as NLL is, but one impossible label is not all of it."""
     if after.value("brier") > before.value("brier") + 0.0005:
         return "worse"
@@ -79,7 +79,7 @@ def _effect(before: SetReport, after: SetReport) -> str:
     return "helps" if after.value("ece") <= before.value("ece") - 0.0005 else "no help"
 
 
-def _calibration_sentence(report: SetReport) -> str:
+def _calibration_sentence(report: SetEvaluation) -> str:
     claimed, kept = report.value("confidence"), report.value("accuracy")
     ece = report.evaluation["ece"]
     facts = f"it claims {claimed:.1%} and gets {kept:.1%} right on {counted(report.evaluation.rows)}"
@@ -88,7 +88,7 @@ def _calibration_sentence(report: SetReport) -> str:
     return f"{_direction(report).capitalize()}: {facts}; ECE {ece.value:.3f}{_against_chance(ece.null)}."
 
 
-def _direction(report: SetReport) -> str:
+def _direction(report: SetEvaluation) -> str:
     """Over- or underconfident by how much, or both in places."""
     off = (report.value("confidence") - report.value("accuracy")) * 100
     if abs(off) >= 0.6 * report.value("ece") * 100:
@@ -100,7 +100,7 @@ def _against_chance(null: float | None) -> str:
     return "" if null is None else f", where chance alone gives {null:.3f}"
 
 
-def _repair_sentence(before: SetReport, after: SetReport, calibrator: Calibrator) -> str:
+def _repair_sentence(before: SetEvaluation, after: SetEvaluation, calibrator: Calibrator) -> str:
     name = (
         f"Temperature {calibrator.value:.3g}"
         if isinstance(calibrator, Temperature)
@@ -125,7 +125,7 @@ def _repair_sentence(before: SetReport, after: SetReport, calibrator: Calibrator
     return f"{name} fixes {'most' if fixed > 0.5 else 'some'} of it: {moved}{note}."
 
 
-def _threshold_sentence(a: Assessment) -> str:
+def _threshold_sentence(a: ModelEvaluation) -> str:
     limit = a.threshold
     if limit.confidence is None:
         return limit.message[0].upper() + limit.message[1:] + "."
@@ -138,18 +138,18 @@ def _threshold_sentence(a: Assessment) -> str:
     return f"{accept} (chosen on {a.threshold_on}): on {a.checks[0].name} {_outcome(a.checks[0])}."
 
 
-def _outcome(check: Check) -> str:
+def _outcome(check: ThresholdCheck) -> str:
     if math.isnan(check.accuracy):
         return "nothing is accepted"
     return f"{check.accuracy:.1%} of the accepted are right and {1 - check.coverage:.0%} go to a human"
 
 
-def _check_sentence(a: Assessment, check: Check) -> str:
+def _check_sentence(a: ModelEvaluation, check: ThresholdCheck) -> str:
     kept = math.isnan(check.accuracy) or check.accuracy >= a.threshold.wanted
     return f"With that threshold {_outcome(check)} there{'' if kept else ': it does not hold'}."
 
 
-def _shift_sentence(home: SetReport, away: SetReport, *, calibrated: bool) -> str:
+def _shift_sentence(home: SetEvaluation, away: SetEvaluation, *, calibrated: bool) -> str:
     fall = (home.value("accuracy") - away.value("accuracy")) * 100
     moves = "stays" if abs(fall) < 0.05 else f"{'falls' if fall > 0 else 'rises'} by {abs(fall):.1f} points"
     where = f"On {away.name} accuracy {moves} {'at' if moves == 'stays' else 'to'} {away.value('accuracy'):.1%}"
