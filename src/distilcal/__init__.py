@@ -1,10 +1,12 @@
 """distilcal: classifiers that know when they are wrong, and an honest report of how far to trust them.
 
-Names are loaded when first used, so that ``import distilcal`` and the command line stay fast and never import torch.
+Names are loaded when first used, so that ``import distilcal`` and the command line stay fast and never import torch. The
+library logs to the logger "distilcal" and its children; it prints nothing until an application configures logging.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from distilcal.predictions import join as join
 
 __version__ = "0.1.0.dev0"
+
+logging.getLogger("distilcal").addHandler(logging.NullHandler())
 
 _HOME = {
     "InputError": "distilcal.errors",

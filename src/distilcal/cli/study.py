@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distilcal.cli.train import FOLDER, carry_out_recipe, dry_option, plain_warnings, set_option, store_option, wait_quietly
+from distilcal.cli.console import let_threads_sleep, plain_warnings
+from distilcal.cli.train import FOLDER, carry_out_recipe, dry_option, set_option, store_option
 from distilcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def study_command(
     Every distinct stage is trained once; what is in the store is not trained again, so a study that was stopped goes on where
     it was when started again.
     """
-    wait_quietly()
+    let_threads_sleep()
     from distilcal.study.schema import read_study, study_names
 
     if name is None:
@@ -144,7 +145,7 @@ def sweep_command(
     Test is read for the chosen point only. An axis of epochs costs one run if the schedule does not depend on their number and
     the stage keeps the last epoch (choose = "last").
     """
-    wait_quietly()
+    let_threads_sleep()
     from distilcal.config.schema import read_recipe
     from distilcal.study.sweep import Sweep, axes_from, run_sweep
 

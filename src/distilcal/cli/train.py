@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from distilcal.cli.console import counting_bar, is_main_process, let_threads_sleep, log_to_console, plain_warnings
 from distilcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes:
 
     RECIPE is a TOML file; 'distilcal example' makes one. Killed runs go on where they stopped when started again.
     """
-    wait_quietly()
+    let_threads_sleep()
     from distilcal.config.schema import only_stages, read_recipe
 
     found = read_recipe(recipe, changes)
@@ -88,7 +86,7 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     beside cross-entropy. Its logits are divided by the temperature that suits dev. The student learns from labels and teacher.
     The recipe is written into the run's folder, to be changed and run again.
     """
-    wait_quietly()
+    let_threads_sleep()
     from distilcal.pipeline.distill import recipe_from_flags
 
     carry_out_recipe(
@@ -109,10 +107,10 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
 @click.option("--id", "id_column", default="", help="Column of ids.")
 def predict_command(run: Path, data: str, output: Path, stage: str, text: str, pair: str, id_column: str) -> None:
     """Label new data with a model of a run: label, calibrated confidence, and whether to hand over to a human."""
-    wait_quietly()
+    let_threads_sleep()
     from distilcal.pipeline import predict_file
 
-    with plain_warnings(), _counting("predicting") as progress:
+    with plain_warnings(), counting_bar("predicting") as progress:
         made = predict_file(run, data, output, stage=stage, text=text, pair=pair, id_column=id_column, progress=progress)
     over, rows = int(made["handed_over"]), int(made["rows"])
     if made["threshold"] == made["threshold"]:
@@ -224,16 +222,15 @@ def show_command(name: str) -> None:
 
 def carry_out_recipe(recipe: Recipe, out: Path | None, store: Path, dry_run: bool) -> None:
     folder = out if out is not None else Path("runs") / recipe.name
-    leads = os.environ.get("RANK", "0") == "0"
     with plain_warnings():
         from distilcal.pipeline import plan, run_recipe
 
         if dry_run:
             _show_plan(plan(recipe, store), folder)
             return
-        screen = _Screen()
-        run_recipe(recipe, folder, store, tell=screen.say, bars=screen.bar)
-        if not leads:
+        with log_to_console() as console:
+            run_recipe(recipe, folder, store, on_progress=console.show_progress)
+        if not is_main_process():
             return
         from distilcal.report.runs import read_run, show_runs
 
@@ -260,78 +257,6 @@ def _show_plan(made: Any, folder: Path) -> None:
         taught = f", taught by {stage.settings.teacher}" if stage.settings.teacher else ""
         click.echo(f"{stage.name}: {doing}{taught}{f': {what}' if what else ''} [{stage.key}]")
     click.echo(f"results would go to {folder}")
-
-
-def wait_quietly() -> None:
-    """Let torch's threads sleep while they wait: spinning, they slow a busy machine down many times over.
-
-    Must come before torch is imported, which reads it once.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-@contextmanager
-def plain_warnings() -> Iterator[None]:
-    """Our warnings as one line each."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"note: {' '.join(str(message).split())}", err=True)
-        yield
-
-
-class _Screen:
-    """Messages on standard error and, on a terminal, a bar below them with the parts of the loss, speed and time left."""
-
-    def __init__(self) -> None:
-        self.live: Any = None  # the bar, while a stage trains
-
-    def say(self, text: str) -> None:
-        if self.live is None:
-            click.echo(text, err=True)
-        else:
-            self.live.console.print(text, markup=False, highlight=False)
-
-    @contextmanager
-    def bar(self, name: str) -> Iterator[Callable[[Any], None] | None]:
-        """What a stage calls after each step; None where nobody looks."""
-        if not sys.stderr.isatty():
-            yield None
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
-        progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        task = progress.add_task(name, total=None)
-
-        def update(step: Any) -> None:
-            if self.live is None:
-                progress.start()
-                self.live = progress
-            parts = " ".join(f"{key} {value:.3f}" for key, value in step.losses.items())
-            speed = progress.tasks[0].speed
-            pace = f" {speed:.1f} steps/s" if speed else ""
-            total, done = step.epochs * step.steps, step.epoch * step.steps + step.step
-            words = f"{name} epoch {step.epoch + 1}/{step.epochs} {parts}{pace}"
-            progress.update(task, total=total, completed=done, description=words)
-
-        try:
-            yield update
-        finally:
-            progress.stop()
-            self.live = None
-
-
-@contextmanager
-def _counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 COMMANDS = (run_command, distill_command, predict_command, report_command, example_command, data_command)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.locks import file_lock
 from distilcal.metrics import evaluate
+from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_stages
-from distilcal.pipeline.stage import MAP, Stage, Tell, carry_out, stage_key
+from distilcal.pipeline.stage import MAP, Stage, run_stage, stage_key
 from distilcal.predictions import Predictions
 from distilcal.report.runs import SUMMED, read_run, write_runs_page
 from distilcal.selective import aurc, counted, threshold
@@ -41,7 +43,7 @@ PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", 
 TIMED = 128  # examples on which the speed of a model is measured
 RESAMPLES = 1000
 
-Bars = Callable[[str], Any]  # a stage's name → a context that gives a progress function, or None
+logger = main_process_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,20 @@ def plan(recipe: Recipe, store: Path) -> Plan:
     return Plan(splits, splits.overlaps(), stages)
 
 
-def run_recipe(recipe: Recipe, folder: Path, store: Path, *, tell: Tell = lambda text: None, bars: Bars | None = None) -> Path:
-    """Carry out a recipe; the folder of the run. What is in the store is not trained again."""
+def run_recipe(recipe: Recipe, folder: Path, store: Path, *, on_progress: Callable[[str, Step], None] | None = None) -> Path:
+    """Run a recipe and return the folder of the run. Stages that are in the store are not trained again.
+
+    ``on_progress`` is called with the name of a stage and how far its training is.
+    """
     team = Team()
-    if not team.leads:
-        tell = _silent
     if folder.exists() and not folder.is_dir():
         raise InputError("this is a file", source=str(folder), remedy="give the folder of a run")
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"another run is working in {folder}"
     with file_lock(folder / ".lock", busy=busy) if team.leads else nullcontext():
         made = plan(recipe, store)
-        _describe_data(made, tell)
-        _warn_of_seen_data(recipe, tell)
+        _log_data(made)
+        _warn_of_seen_data(recipe)
         if team.leads:
             for old in ("metrics.json", "report.html"):  # until the end there is no finished run here
                 (folder / old).unlink(missing_ok=True)
@@ -85,10 +88,10 @@ def run_recipe(recipe: Recipe, folder: Path, store: Path, *, tell: Tell = lambda
             write_json(folder / "environment.json", environment())
         stages = {stage.name: stage for stage in made.stages}
         for stage in made.stages:
-            with bars(stage.name) if bars is not None else nullcontext() as progress:
-                carry_out(stage, recipe, made.splits, stages, team, tell, progress)
+            stage_progress = None if on_progress is None else partial(on_progress, stage.name)
+            run_stage(stage, recipe, made.splits, stages, team, on_progress=stage_progress)
         if team.leads:
-            tell("measuring every model on every split")
+            logger.info("evaluating every model on every split")
             figures = {stage.name: _results(stage, recipe, made.splits, folder / stage.name) for stage in made.stages}
             sizes = {data.name: len(data) for data in made.splits}
             facts = {
@@ -246,28 +249,29 @@ def _link(source: Path, target: Path) -> None:
     os.replace(aside, target)
 
 
-def _describe_data(made: Plan, tell: Tell) -> None:
+def _log_data(made: Plan) -> None:
     counts = ", ".join(f"{data.name} {len(data):,}" for data in made.splits)
-    tell(f"data: {counts}; {len(made.splits.train.classes)} classes")
-    for o in made.overlaps:
-        tell(f"note: {counted(o.rows, 'example')} of {o.second} ({o.share:.1%}) also in {o.first}")
+    logger.info("data: %s; %d classes", counts, len(made.splits.train.classes))
+    for overlap in made.overlaps:
+        logger.warning(
+            "%s of %s (%.1f%%) also in %s", counted(overlap.rows, "example"), overlap.second, 100 * overlap.share, overlap.first
+        )
 
 
-def _warn_of_seen_data(recipe: Recipe, tell: Tell) -> None:
-    given = [name for name, stage in recipe.stages.items() if not stage.terms]
+def _warn_of_seen_data(recipe: Recipe) -> None:
+    pretrained = [name for name, stage in recipe.stages.items() if not stage.terms]
     held_out = not (recipe.data.dev and recipe.data.test) and not recipe.data.train.startswith("benchmark:")
-    if given and held_out:
-        where = recipe.data.train
-        tell(f"note: dev or test are held out of {where}: if {given[0]} was trained on it, its figures and temperature flatter")
+    if pretrained and held_out:
+        logger.warning(
+            "dev or test are held out of %s: if %s was trained on it, its metrics and its temperature are too good",
+            recipe.data.train,
+            pretrained[0],
+        )
 
 
 def _write_text(path: Path, text: str) -> None:
     with atomic_write(path) as file:
         file.write(text.encode())
-
-
-def _silent(text: str) -> None:
-    return None
 
 
 __all__ = ["Plan", "Step", "environment", "plan", "run_recipe"]

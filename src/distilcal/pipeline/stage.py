@@ -27,6 +27,7 @@ from distilcal.io.predictions import read_predictions
 from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk, weights_path
 from distilcal.models.inputs import FrozenFeed, ImageFeed
 from distilcal.models.text import resolve_model
+from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_predictions
 from distilcal.pipeline.views import make_recorder, make_views, map_key, stage_views
 from distilcal.predictions import Predictions
@@ -34,8 +35,8 @@ from distilcal.training import Step, fit, same_inputs, teacher_outputs
 from distilcal.training.distributed import Team
 from distilcal.views import Term, make_term
 
-Tell = Callable[[str], None]
 MAP = "dynamics"  # folder of a stage that recorded
+logger = main_process_logger(__name__)
 
 
 @dataclass
@@ -123,35 +124,34 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: dict[str, str]) -
     return digest(parts)
 
 
-def carry_out(
+def run_stage(
     stage: Stage,
     recipe: Recipe,
     splits: Splits,
     stages: dict[str, Stage],
     team: Team,
-    tell: Tell,
-    progress: Callable[[Step], None] | None,
+    *,
+    on_progress: Callable[[Step], None] | None = None,
 ) -> None:
-    """Train a stage, or take its model as it stands, and leave it in the store."""
+    """Train a stage, or use its model without training, and save it in the store."""
     if stage.settings.predictions:
         check_predictions(stage.name, stage.said, splits)
         return
 
     def waiting() -> None:
-        tell(f"{stage.name}: waiting for another process that trains the same stage")
+        logger.info("%s: waiting for another process that trains the same stage", stage.name)
 
     lock = stage.store / "locks" / stage.key
     with file_lock(lock, on_wait=waiting) if team.leads else nullcontext():
         team.wait()
         finished = is_intact(stage.folder) if team.leads else stage.folder.exists()
         if finished:
-            tell(
-                f"{stage.name}: already trained, taken from the store"
-                if stage.settings.terms
-                else f"{stage.name}: taken as it stands"
-            )
+            if stage.settings.terms:
+                logger.info("%s: already trained, loaded from the store", stage.name)
+            else:
+                logger.info("%s: used without training", stage.name)
             return
-        classifier, facts, recorder = _made(stage, recipe, splits, stages, team, tell, progress)
+        classifier, facts, recorder = _made(stage, recipe, splits, stages, team, on_progress)
         if team.leads:
             with sealed_folder(stage.folder, key=stage.key) as folder:
                 save_classifier(classifier, folder / "model")
@@ -168,8 +168,7 @@ def _made(
     splits: Splits,
     stages: dict[str, Stage],
     team: Team,
-    tell: Tell,
-    progress: Callable[[Step], None] | None,
+    on_progress: Callable[[Step], None] | None,
 ) -> tuple[Classifier, dict[str, Any], Recorder | None]:
     settings, train = stage.settings, splits.train
     if settings.model.start_from:
@@ -187,7 +186,7 @@ def _made(
                              remedy="give it terms to train, or a model that was trained")  # fmt: skip
         return classifier, {"epochs": []}, None
     wanted = {w for t in settings.terms for w in _wants(t.loss, stage.name)}
-    said, live = _teacher_for(stage, splits, stages, classifier, wanted, team, tell)
+    said, live = _teacher_for(stage, splits, stages, classifier, wanted, team)
     terms = make_terms(settings, train, classifier, said, live, recipe.seed, stage.name)
     maps = {name: other.folder / MAP for name, other in stages.items()}
     views, groups = make_views(stage.name, settings, train, classifier, maps)
@@ -196,7 +195,7 @@ def _made(
     with team.leader_first():  # what is tokenised or encoded once is there for the others
         for data in (train, splits.dev):
             classifier.feed.read(data, stage.store)
-    tell(f"{stage.name}: training {classifier.parameters:,} parameters on {len(train):,} examples")
+    logger.info("%s: training %s parameters on %s examples", stage.name, f"{classifier.parameters:,}", f"{len(train):,}")
     result = fit(
         classifier,
         train,
@@ -212,14 +211,20 @@ def _made(
         views=views,
         recorder=recorder,
         groups=groups,
-        progress=progress if team.leads else None,
+        progress=on_progress if team.leads else None,
     )
     if result.resumed_at:
-        tell(f"{stage.name}: went on after epoch {result.resumed_at}, where an earlier run stopped")
+        logger.info("%s: resumed after epoch %d of an interrupted run", stage.name, result.resumed_at)
     best = result.history[result.best_epoch]["dev"]
-    tell(
-        f"{stage.name}: kept epoch {result.best_epoch + 1} of {len(result.history)}, dev accuracy {best['accuracy']:.3f}, "
-        f"NLL {best['nll']:.3f}, ECE {best['ece']:.3f} ({result.seconds:.0f} s)"
+    logger.info(
+        "%s: kept epoch %d of %d, dev accuracy %.3f, NLL %.3f, ECE %.3f (%.0f s)",
+        stage.name,
+        result.best_epoch + 1,
+        len(result.history),
+        best["accuracy"],
+        best["nll"],
+        best["ece"],
+        result.seconds,
     )
     facts = {
         "epochs": result.history,
@@ -260,7 +265,7 @@ def make_terms(
 
 
 def _teacher_for(
-    stage: Stage, splits: Splits, stages: dict[str, Stage], student: Classifier, wanted: set[str], team: Team, tell: Tell
+    stage: Stage, splits: Splits, stages: dict[str, Stage], student: Classifier, wanted: set[str], team: Team
 ) -> tuple[dict[str, NDArray[Any]] | None, Classifier | None]:
     """The teacher's outputs on the training rows, or the teacher itself where inputs change from epoch to epoch."""
     settings = stage.settings
@@ -281,13 +286,14 @@ def _teacher_for(
     temperature = 1.0
     with team.leader_first():
         if not live:
-            tell(f"{stage.name}: what {teacher.name} says about the training data, computed or found in the store")
+            logger.info("%s: predictions of %s on the training data, computed or from the store", stage.name, teacher.name)
             said = teacher.outputs(splits.train, names)
         if settings.scale_teacher:
             fitted = fit_temperature(teacher.predictions(splits.dev))
             temperature = fitted.value
-            doubt = "" if fitted.fit is None or fitted.fit.converged else f" (in doubt: {fitted.fit.message})"
-            tell(f"{stage.name}: the teacher's logits are divided by {temperature:.3f}, which suits dev best{doubt}")
+            logger.info("%s: the teacher's logits are divided by %.3f, its temperature on dev", stage.name, temperature)
+            if fitted.fit is not None and not fitted.fit.converged:
+                logger.warning("%s: this temperature is doubtful: %s", stage.name, fitted.fit.message)
     outputs = None
     if not live:
         outputs = {**said, "logits": said["logits"] / np.float32(temperature)} if "logits" in said else said

@@ -24,7 +24,7 @@ from distilcal.io.atomic import read_json, write_json
 from distilcal.io.folders import digest, is_intact, sealed_folder
 from distilcal.metrics import replicates
 from distilcal.pipeline.preflight import check_stages
-from distilcal.pipeline.stage import MAP, Stage, carry_out, stage_key
+from distilcal.pipeline.stage import MAP, Stage, run_stage, stage_key
 from distilcal.predictions import Predictions
 from distilcal.training.distributed import Team
 
@@ -64,7 +64,7 @@ def work(
     team = Team()
     check_stages(recipe, splits)
     for other in stages.values():
-        carry_out(other, recipe, splits, stages, team, _silent, None)
+        run_stage(other, recipe, splits, stages, team)
     history = stage.history()
     told: dict[str, Any] = {"key": stage.key, "epochs": history, "best": _best(stage)}
     if not keep:
@@ -180,7 +180,3 @@ def _save_map(folder: Path, path: Path) -> None:
     found = load_dynamics(folder)
     columns = {name: getattr(found, name) for name in ("confidence", "variability", "correctness")}
     np.savez_compressed(path, epochs=found.epochs.max(), **columns)
-
-
-def _silent(text: str) -> None:
-    return None

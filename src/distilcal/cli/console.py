@@ -1,0 +1,125 @@
+"""What the commands share on the terminal: log lines, progress bars, warnings as one line each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from distilcal.training import Step
+
+
+class ConsoleHandler(logging.Handler):
+    """Log records as lines on standard error and, on a terminal, the progress of training as a bar below them.
+
+    A record stops the bar; the next step of training shows it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bar: Progress | None = None
+        self._stage = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stop_bar()
+        prefix = "note: " if record.levelno >= logging.WARNING else ""
+        click.echo(prefix + self.format(record), err=True)
+
+    def show_progress(self, stage: str, progress: Step) -> None:
+        """Show the parts of the loss, the speed and the time left; nothing where standard error is no terminal."""
+        if not sys.stderr.isatty():
+            return
+        if self._bar is None or self._stage != stage:
+            self.stop_bar()
+            self._bar, self._stage = _training_bar(stage), stage
+        losses = " ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
+        task = self._bar.tasks[0]
+        speed = f" {task.speed:.1f} steps/s" if task.speed else ""
+        self._bar.update(
+            task.id,
+            total=progress.epochs * progress.steps,
+            completed=progress.epoch * progress.steps + progress.step,
+            description=f"{stage} epoch {progress.epoch + 1}/{progress.epochs} {losses}{speed}",
+        )
+
+    def stop_bar(self) -> None:
+        """Remove the bar from the terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _training_bar(stage: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task(stage, total=None)
+    bar.start()
+    return bar
+
+
+@contextmanager
+def log_to_console() -> Iterator[ConsoleHandler]:
+    """Show the records of the "distilcal" logger while a command runs; of several processes only the main one speaks."""
+    handler = ConsoleHandler()
+    logger = logging.getLogger("distilcal")
+    level = logger.level
+    if is_main_process():
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield handler
+    finally:
+        handler.stop_bar()
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def is_main_process() -> bool:
+    """Whether this is the first of the processes that a launcher started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def counting_bar(description: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar over a known number of examples: a callback of (done, total); None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show Python's warnings as one line each, without the line of code that they come from."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        click.echo(f"note: {' '.join(str(message).split())}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def let_threads_sleep() -> None:
+    """Let torch's threads sleep while they wait: spinning, they slow a busy machine down many times over.
+
+    Must come before torch is imported, which reads the variable once.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,0 +1,78 @@
+"""What is shown while a command works: log lines on standard error, a bar on a terminal, one voice of several processes."""
+
+import logging
+import sys
+import warnings
+
+import pytest
+
+from distilcal.cli.console import counting_bar, log_to_console, plain_warnings
+from distilcal.training import Step
+
+logger = logging.getLogger("distilcal.test")
+
+
+def step(epoch, done):
+    return Step(epoch=epoch, epochs=2, step=done, steps=4, losses={"kd": 0.25}, dev={})
+
+
+def test_log_lines_go_to_standard_error_while_a_command_runs(capsys):
+    with log_to_console():
+        logger.info("training %d parameters", 7)
+        logger.warning("few examples")
+        logger.debug("details")
+    logger.info("afterwards")
+    printed = capsys.readouterr()
+    assert printed.err == "training 7 parameters\nnote: few examples\n"
+    assert printed.out == ""
+
+
+def test_only_the_main_process_speaks(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with log_to_console():
+        logger.info("training")
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_there_is_no_bar(capsys):
+    with log_to_console() as console:
+        console.show_progress("student", step(0, 1))
+    with counting_bar("predicting") as on_progress:
+        assert on_progress is None
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_shows_a_bar_below_the_lines(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with log_to_console() as console:
+        console.show_progress("teacher", step(0, 1))
+        console.show_progress("student", step(1, 3))
+        logger.info("kept epoch 2")
+        assert console._bar is None
+        console.show_progress("student", step(1, 4))
+        assert console._bar.tasks[0].description.startswith("student epoch 2/2 kd 0.250")
+        assert (console._bar.tasks[0].completed, console._bar.tasks[0].total) == (8, 8)
+    assert console._bar is None
+    printed = capsys.readouterr().err
+    assert "student epoch 2/2 kd 0.250" in printed
+    assert "kept epoch 2\n" in printed
+    with counting_bar("predicting") as on_progress:
+        on_progress(3, 10)
+    assert "predicting" in capsys.readouterr().err
+
+
+def test_warnings_are_one_line(capsys):
+    with plain_warnings(), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("the store\n  is damaged", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "note: the store is damaged\n"
+
+
+@pytest.mark.parametrize("name", ["distilcal", "distilcal.test"])
+def test_the_level_is_restored(name):
+    before = logging.getLogger(name).getEffectiveLevel()
+    with log_to_console():
+        assert logging.getLogger(name).getEffectiveLevel() == logging.INFO
+    assert logging.getLogger(name).getEffectiveLevel() == before
