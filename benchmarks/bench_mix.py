@@ -25,7 +25,7 @@ from bench_train import QUICK, SEED, Case, Sizes, compared, pictures_case, sente
 
 from distilcal.config.schema import ModelSettings, ViewSettings
 from distilcal.dynamics import Recorder, saliency
-from distilcal.views import VIEWS, Batch, View, make_term, make_view
+from distilcal.views import VIEWS, Batch, View, build_term, build_view
 from distilcal.views.pairs import extreme_partners
 
 PAIRED_COUNTS = ((20_000, 1.0, None), (100_000, 1.0, 0.1), (500_000, 0.05, None))  # examples, share measured, target
@@ -37,7 +37,7 @@ def epoch_seconds(case: Case, view: Callable[[Any, Batch], View] | None) -> floa
     from distilcal.training import fit
 
     student = case.model(case.student)
-    terms = [make_term("cross_entropy")] + ([] if view is None else [make_term("cross_entropy", view="other")])
+    terms = [build_term("cross_entropy")] + ([] if view is None else [build_term("cross_entropy", view="other")])
     views = VIEWS if view is None else {**VIEWS, "other": view}
     made = fit(student, case.train, case.dev, terms, case.how(EPOCHS), seed=SEED, views=views)
     return median(epoch["seconds"] for epoch in made.history[1:])
@@ -61,7 +61,7 @@ def a_map(case: Case) -> Any:
 
 def view_rows(case: Case, settings: dict[str, ViewSettings], rounds: int) -> list[Row]:
     dynamics = a_map(case)
-    views = {name: make_view(s, len(case.train.classes), dynamics) for name, s in settings.items()}
+    views = {name: build_view(s, len(case.train.classes), dynamics) for name, s in settings.items()}
     calls: dict[str, Callable[[], float]] = {"twice": lambda: epoch_seconds(case, once_more)}
     calls |= {name: lambda view=view: epoch_seconds(case, view) for name, view in views.items()}
     found = take_turns(calls, rounds)
@@ -119,7 +119,7 @@ def recording(sizes: Sizes) -> list[Row]:
                 case.model(case.student),
                 case.train,
                 case.dev,
-                [make_term("cross_entropy")],
+                [build_term("cross_entropy")],
                 case.how(EPOCHS),
                 recorder=recorder,
             )

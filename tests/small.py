@@ -6,7 +6,9 @@ import torch
 from distilcal.config.schema import ModelSettings
 from distilcal.data import Dataset, Images, Vectors
 from distilcal.models import make_classifier
-from distilcal.views import make_term
+from distilcal.predictions import Predictions
+from distilcal.training import Features
+from distilcal.views import build_term
 
 
 def vectors(n=90, k=3, seed=0):
@@ -34,14 +36,23 @@ def known(train=TRAIN):
     }
 
 
-def teacher(n=90, k=3, seed=5):
-    rng = np.random.default_rng(seed)
-    return {"logits": rng.normal(size=(n, k)).astype(np.float32) * 2, "features": rng.normal(size=(n, 4)).astype(np.float32)}
+def teacher_predictions(data=TRAIN, seed=5):
+    logits = np.random.default_rng(seed).normal(size=(len(data), len(data.classes))).astype(np.float32) * 2
+    return Predictions(logits, data.labels, ids=data.ids, classes=data.classes, name="teacher")
+
+
+def teacher_features(data=TRAIN, seed=6):
+    return Features(data.ids, np.random.default_rng(seed).normal(size=(len(data), 4)).astype(np.float32))
+
+
+def teacher():
+    """What fit takes of a teacher: predictions and features of TRAIN."""
+    return {"teacher": teacher_predictions(), "teacher_features": teacher_features()}
 
 
 def term(name, weight=1.0, **settings):
     torch.manual_seed(0)
-    return make_term(name, weight, settings={**({"negatives": 20} if name == "crd" else {}), **settings}, known=known())
+    return build_term(name, weight, settings={**({"negatives": 20} if name == "crd" else {}), **settings}, context=known())
 
 
 def weights(made):

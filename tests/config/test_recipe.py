@@ -111,7 +111,7 @@ EXAMPLES = sorted(f.name for f in files("distilcal").joinpath("config", "recipes
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_a_recipe_whose_losses_exist(name, tmp_path):
-    from distilcal.views import make_term
+    from distilcal.views import build_term
 
     text = files("distilcal").joinpath("config", "recipes", name).read_text(encoding="utf-8")
     assert text.startswith("# ")
@@ -121,7 +121,7 @@ def test_every_example_is_a_recipe_whose_losses_exist(name, tmp_path):
     for stage in recipe.stages.values():
         for term in stage.terms:
             if term.loss != "crd":
-                make_term(term.loss, term.weight, term.view, term.settings, known)
+                build_term(term.loss, term.weight, term.view, term.settings, known)
 
 
 def test_a_stage_is_like_another_but_for_what_it_says(tmp_path):

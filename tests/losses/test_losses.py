@@ -25,9 +25,9 @@ from distilcal.losses import (  # noqa: E402
     kd,
     mbls,
     mmce_weighted,
+    required_inputs,
     rkd,
     smoothed,
-    wants,
 )
 from distilcal.losses.memory import equal_mass_gaps  # noqa: E402
 
@@ -299,11 +299,11 @@ def make(name, b):
 
 
 def call(loss, b):
-    return loss(*(b[name] for name in wants(loss)))
+    return loss(*(b[name] for name in required_inputs(loss)))
 
 
 STATELESS = sorted(set(LOSSES) - {"crl", "pskd", "adafocal", "crd"})
-ON_LOGITS = sorted(name for name in LOSSES if "logits" in wants(LOSSES[name]))
+ON_LOGITS = sorted(name for name in LOSSES if "logits" in required_inputs(LOSSES[name]))
 
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
@@ -311,8 +311,8 @@ class TestEveryLoss:
     def test_is_documented_and_names_what_it_wants(self, name):
         assert inspect.getdoc(LOSSES[name])
         known = {"logits", "labels", "targets", "features", "teacher_logits", "teacher_features", "ids"}
-        assert set(wants(LOSSES[name])) <= known
-        assert wants(LOSSES[name])
+        assert set(required_inputs(LOSSES[name])) <= known
+        assert required_inputs(LOSSES[name])
 
     def test_gives_a_finite_scalar_and_gradient(self, name):
         for n, k in ((7, 3), (2, 2), (5, 11)):

@@ -15,33 +15,38 @@ torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
 from tiny import reviews
-from distilcal.training import fit
-from distilcal.training.distributed import make_accelerator
+from distilcal.predictions import Predictions
+from distilcal.training import Features, fit
+from distilcal.training.distributed import build_accelerator
 from distilcal.models import make_classifier
 from distilcal.config.schema import ModelSettings, TrainSettings
-from distilcal.views import make_term
+from distilcal.views import build_term
 import json
 out, model = Path(sys.argv[1]), sys.argv[2]
 train, dev = reviews(75, 0), reviews(31, 1)
 rng = np.random.default_rng(5)
-teacher = {"logits": rng.normal(size=(75, 2)).astype(np.float32), "features": rng.normal(size=(75, 4)).astype(np.float32)}
+logits = rng.normal(size=(75, 2)).astype(np.float32)
+teacher = Predictions(logits, train.labels, ids=train.ids, classes=train.classes)
+teacher_features = Features(train.ids, rng.normal(size=(75, 4)).astype(np.float32))
 known = {"n_data": 75, "classes": 2, "labels": torch.from_numpy(train.labels), "features": 16, "teacher_features": 4}
 found = {}
 for name in sys.argv[4].split(","):
     made = make_classifier(ModelSettings(name=model, dropout=0.0), train)
     torch.manual_seed(0)
     settings = {"negatives": 10} if name == "crd" else {}
-    terms = [make_term("cross_entropy", 0.5), make_term(name, 0.5, settings=settings, known=known)]
+    terms = [build_term("cross_entropy", 0.5), build_term(name, 0.5, settings=settings, context=known)]
     if name == "rkd":
         terms = terms[1:]  # a loss that never looks at the logits
     # SGD: Adam would blow rounding up to steps of full size where a gradient is nearly 0
     how = TrainSettings(epochs=2, batch=32, lr=0.05, optimizer="sgd", choose="last", accumulate=2 if name == "mdca" else 1)
-    result = fit(made, train, dev.select([0]) if name == "kd" else dev, terms, how, teacher=teacher, folder=out / name)
+    small_dev = dev.select([0]) if name == "kd" else dev
+    result = fit(made, train, small_dev, terms, how, teacher=teacher, teacher_features=teacher_features,
+                 checkpoint_dir=out / name)
     weights = torch.cat([p.detach().flatten() for p in made.network.state_dict().values() if p.is_floating_point()])
     state = [b.double().flatten().tolist() for b in terms[-1].loss.buffers()] if hasattr(terms[-1].loss, "buffers") else []
     found[name] = {"weights": weights.tolist(), "history": [h["losses"] | h["dev"] for h in result.history], "state": state}
-assert make_accelerator("float32").num_processes == int(sys.argv[5])
-if make_accelerator("float32").is_main_process:
+assert build_accelerator("float32").num_processes == int(sys.argv[5])
+if build_accelerator("float32").is_main_process:
     (out / "found.json").write_text(json.dumps(found))
 """
 NAMES = ("kd", "mdca", "mmce_weighted", "rkd", "crl", "adafocal", "pskd", "crd")
@@ -109,9 +114,9 @@ def test_a_whole_run_in_two_processes(tmp_path):
 
 def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
     from distilcal.errors import InputError
-    from distilcal.training.distributed import make_accelerator
+    from distilcal.training.distributed import build_accelerator
 
-    make_accelerator("float32")
+    build_accelerator("float32")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="2 processes were started but 1 train together"):
-        make_accelerator("float32")
+        build_accelerator("float32")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from small import DEV, TRAIN, Interrupted, pictures, student, teacher, term, weights
+from small import DEV, TRAIN, Interrupted, pictures, student, teacher, teacher_features, teacher_predictions, term, weights
 from tiny import reviews, save_model
 from torch.nn.functional import cross_entropy
 
@@ -18,9 +18,10 @@ from distilcal.io.folders import DamagedWarning
 from distilcal.losses import LOSSES
 from distilcal.models import make_classifier
 from distilcal.models.inputs import cropped_and_flipped
-from distilcal.training import fit, predict, teacher_outputs
-from distilcal.training.schedule import epoch_batches, make_optimizer, rate_factor
-from distilcal.views import BY_EXAMPLE, VIEWS, View, make_term
+from distilcal.predictions import Predictions
+from distilcal.training import Features, compute_outputs, fit, predict
+from distilcal.training.schedule import build_optimizer, epoch_batches, rate_factor
+from distilcal.views import BY_EXAMPLE, VIEWS, View, build_term
 
 # ---- against a plain loop ----------------------------------------------------------------------------------------------
 
@@ -31,9 +32,9 @@ def test_the_loop_trains_what_a_plain_one_does(optimizer):
         epochs=3, batch=16, optimizer=optimizer, lr=0.05, schedule="cosine", warmup=0.2, clip=0.5, choose="last"
     )
     made, plain = student(), student()
-    fit(made, TRAIN, DEV, [term("cross_entropy", 0.3), term("kd", 0.7, temperature=2.0)], settings, teacher=teacher(), seed=4)
+    fit(made, TRAIN, DEV, [term("cross_entropy", 0.3), term("kd", 0.7, temperature=2.0)], settings, **teacher(), seed=4)
     network, labels, x = plain.network, torch.from_numpy(TRAIN.labels), torch.from_numpy(TRAIN.inputs.values)
-    said = torch.from_numpy(teacher()["logits"])
+    said = torch.tensor(teacher_predictions().logits)
     decayed = [p for p in network.parameters() if p.dim() > 1]
     rest = [p for p in network.parameters() if p.dim() <= 1]
     if optimizer == "adamw":
@@ -65,7 +66,7 @@ def test_parts_give_the_gradient_of_the_whole_batch(name):
         made = student()
         terms = [term("cross_entropy", 0.5), term(name, 0.5)]
         settings = TrainSettings(epochs=2, batch=30, accumulate=accumulate, lr=0.01, optimizer="sgd", clip=0.0, choose="last")
-        result = fit(made, TRAIN, DEV, terms, settings, teacher=teacher())
+        result = fit(made, TRAIN, DEV, terms, settings, **teacher())
         found.append((weights(made), [h["losses"][k] for h in result.history for k in h["losses"]]))
     torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-4)
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-4, atol=1e-6)
@@ -79,7 +80,7 @@ def test_losses_of_the_whole_batch_need_more_than_a_mean_of_parts(name):
         terms = [term("cross_entropy", 0.5), copy.copy(term(name, 0.5))]
         object.__setattr__(terms[1], "by_example", True)
         settings = TrainSettings(epochs=2, batch=30, accumulate=accumulate, lr=0.01, optimizer="sgd", clip=0.0, choose="last")
-        fit(which, TRAIN, DEV, terms, settings, teacher=teacher())
+        fit(which, TRAIN, DEV, terms, settings, **teacher())
     assert (weights(made[0]) - weights(made[1])).abs().max() > 1e-6
 
 
@@ -168,16 +169,16 @@ def test_a_function_of_ones_own_is_a_loss():
         return (logits - teacher_logits).square().mean()
 
     made = student()
-    fit(made, TRAIN, DEV, [make_term(gap)], TrainSettings(epochs=30, lr=0.02, batch=16, choose="last"), teacher=teacher())
-    logits = torch.from_numpy(teacher_outputs(made, TRAIN)["logits"])
-    target = torch.from_numpy(teacher()["logits"])
+    fit(made, TRAIN, DEV, [build_term(gap)], TrainSettings(epochs=30, lr=0.02, batch=16, choose="last"), **teacher())
+    logits = torch.from_numpy(compute_outputs(made, TRAIN)["logits"])
+    target = torch.tensor(teacher_predictions().logits)
     assert (logits - target).square().mean() < target.square().mean()
 
     def odd(logits, colours):
         return logits.sum()
 
     with pytest.raises(InputError, match="asks for 'colours'"):
-        make_term(odd)
+        build_term(odd)
 
 
 def test_soft_labels_are_targets_only_when_asked():
@@ -211,9 +212,69 @@ def test_nothing_is_fitted_on_test(role, place):
 def test_a_term_without_its_teacher_is_refused(name):
     with pytest.raises(InputError, match="needs teacher_"):
         fit(student(), TRAIN, DEV, [term(name)])
-    short = {key: value[:50] for key, value in teacher().items()}
-    with pytest.raises(InputError, match="of 50 rows"):
-        fit(student(), TRAIN, DEV, [term(name)], teacher=short)
+
+
+def shuffled_teacher():
+    """The same teacher with 7 rows more, in another order and with other classes first."""
+    order = np.random.default_rng(0).permutation(97)
+    ids = np.r_[TRAIN.ids, [f"extra {i}" for i in range(7)]][order]
+    columns = [2, 0, 1]
+    logits = np.r_[teacher_predictions().logits, np.ones((7, 3), np.float32)][order][:, columns]
+    values = np.r_[teacher_features().values, np.ones((7, 4), np.float32)][order]
+    classes = [TRAIN.classes[c] for c in columns]
+    return Predictions(logits, np.zeros(97, np.int64), ids=ids, classes=classes), Features(ids, values)
+
+
+@pytest.mark.parametrize("name", ["kd", "rkd"])
+def test_rows_of_a_teacher_are_found_by_id_and_classes_by_name(name):
+    predictions, features = shuffled_teacher()
+    how = TrainSettings(epochs=2, batch=16, lr=0.05)
+    expected, made = student(), student()
+    fit(expected, TRAIN, DEV, [term(name)], how, **teacher())
+    fit(made, TRAIN, DEV, [term(name)], how, teacher=predictions, teacher_features=features)
+    assert torch.equal(weights(made), weights(expected))
+
+
+@pytest.mark.parametrize("kind", ["predictions", "features"])
+def test_a_missing_row_of_a_teacher_is_named(kind):
+    missing = ~np.isin(np.arange(90), [17, 40])
+    given = teacher()
+    if kind == "predictions":
+        given["teacher"] = given["teacher"].select(missing)
+    else:
+        given["teacher_features"] = Features(TRAIN.ids[missing], teacher_features().values[missing])
+    with pytest.raises(
+        InputError, match=f"the teacher's {kind} lack 2 of the 90 rows of .*, the first with id '{TRAIN.ids[17]}'"
+    ):
+        fit(student(), TRAIN, DEV, [term("cross_entropy")], **given)
+
+
+def test_a_teacher_needs_ids_and_the_classes_of_the_data():
+    logits = teacher_predictions().logits
+    with pytest.raises(InputError, match="have no ids"):
+        fit(student(), TRAIN, DEV, [term("kd")], teacher=Predictions(logits, TRAIN.labels, classes=TRAIN.classes))
+    with pytest.raises(InputError, match="has classes"):
+        fit(student(), TRAIN, DEV, [term("kd")], teacher=Predictions(logits, TRAIN.labels, ids=TRAIN.ids))
+
+
+def test_features_have_one_unique_id_per_row():
+    with pytest.raises(InputError, match="2 ids for 3 rows"):
+        Features(np.array(["a", "b"]), np.zeros((3, 4)))
+    with pytest.raises(InputError, match="the same id"):
+        Features(np.array(["a", "a"]), np.zeros((2, 4)))
+
+
+def test_logits_of_a_teacher_reach_the_loss_bit_for_bit():
+    predictions, received = teacher_predictions(), []
+
+    def spy(logits, teacher_logits, ids):
+        received.append((teacher_logits.clone(), ids.clone()))
+        return logits.sum() * 0
+
+    fit(student(), TRAIN, DEV, [build_term(spy)], TrainSettings(epochs=1, batch=16), teacher=predictions)
+    for logits, ids in received:
+        assert logits.dtype == torch.float32
+        assert torch.equal(logits, torch.from_numpy(predictions.logits.copy())[ids])
 
 
 def test_a_loss_that_explodes_says_so():
@@ -226,14 +287,14 @@ def test_a_loss_that_explodes_says_so():
 )
 def test_terms_are_checked(settings, words):
     with pytest.raises(InputError, match=words):
-        make_term("focal" if settings else "focl", settings=settings)
+        build_term("focal" if settings else "focl", settings=settings)
     with pytest.raises(InputError, match="no view 'mixed'; views: plain"):
-        fit(student(), TRAIN, DEV, [make_term("focal", view="mixed")])
+        fit(student(), TRAIN, DEV, [build_term("focal", view="mixed")])
 
 
 def test_steps_are_told():
     told = []
-    fit(student(), TRAIN, DEV, [term("cross_entropy")], TrainSettings(epochs=2, batch=30), progress=told.append)
+    fit(student(), TRAIN, DEV, [term("cross_entropy")], TrainSettings(epochs=2, batch=30), on_progress=told.append)
     assert (told[-1].epoch, told[-1].step, told[-1].steps) == (1, 3, 3)
     assert set(told[-1].losses) == {"cross_entropy"}
     assert told[-1].dev["accuracy"] >= 0
@@ -244,7 +305,7 @@ def test_a_view_of_ones_own_needs_no_change_to_the_loop():
         said = network({"vectors": batch.inputs["vectors"] + 1.0})
         return View(said.logits, said.features, batch.labels, batch.targets, batch.ids)
 
-    terms = [term("cross_entropy"), make_term("cross_entropy", view="noisy")]
+    terms = [term("cross_entropy"), build_term("cross_entropy", view="noisy")]
     result = fit(student(), TRAIN, DEV, terms, TrainSettings(epochs=1), views={**VIEWS, "noisy": noisy})
     assert set(result.history[0]["losses"]) == {"cross_entropy", "cross_entropy(noisy)"}
 
@@ -267,7 +328,7 @@ def test_schedules():
 
 
 def test_decay_spares_biases_and_norms():
-    made = make_optimizer(
+    made = build_optimizer(
         torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4)), [], TrainSettings(weight_decay=0.3)
     )
     assert [(g["weight_decay"], [p.dim() for p in g["params"]]) for g in made.param_groups] == [(0.3, [2]), (0.0, [1, 1, 1])]
@@ -294,7 +355,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, name, stop):
     how = TrainSettings(epochs=4, batch=16, lr=0.05, choose="accuracy")
     settings = ModelSettings(name="mlp", hidden=(7,), dropout=0.3)
     whole = student(settings=settings)
-    expected = fit(whole, TRAIN, DEV, [term("cross_entropy"), term(name)], how, teacher=teacher(), folder=tmp_path / "whole")
+    expected = fit(whole, TRAIN, DEV, [term("cross_entropy"), term(name)], how, **teacher(), checkpoint_dir=tmp_path / "whole")
 
     def interrupt(step):
         if step.epoch == stop and step.step > 2:
@@ -303,7 +364,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, name, stop):
     broken = student(settings=settings)
     import distilcal.training.loop as loop
 
-    before, loop.TOLD_EVERY = loop.TOLD_EVERY, -1.0
+    before, loop.PROGRESS_INTERVAL = loop.PROGRESS_INTERVAL, -1.0
     try:
         with pytest.raises(Interrupted):
             fit(
@@ -312,14 +373,14 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, name, stop):
                 DEV,
                 [term("cross_entropy"), term(name)],
                 how,
-                teacher=teacher(),
-                folder=tmp_path / "b",
-                progress=interrupt,
+                **teacher(),
+                checkpoint_dir=tmp_path / "b",
+                on_progress=interrupt,
             )
     finally:
-        loop.TOLD_EVERY = before
+        loop.PROGRESS_INTERVAL = before
     again = student(settings=settings)
-    result = fit(again, TRAIN, DEV, [term("cross_entropy"), term(name)], how, teacher=teacher(), folder=tmp_path / "b")
+    result = fit(again, TRAIN, DEV, [term("cross_entropy"), term(name)], how, **teacher(), checkpoint_dir=tmp_path / "b")
     assert result.resumed_at == stop
     assert torch.equal(weights(again), weights(whole))
     assert [h["dev"] for h in result.history] == [h["dev"] for h in expected.history]
@@ -328,14 +389,14 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, name, stop):
 
 def test_the_state_of_another_run_or_a_damaged_one_is_not_used(tmp_path):
     how = TrainSettings(epochs=2, lr=0.05)
-    fit(student(), TRAIN, DEV, [term("cross_entropy")], how, folder=tmp_path)
+    fit(student(), TRAIN, DEV, [term("cross_entropy")], how, checkpoint_dir=tmp_path)
     with pytest.warns(DamagedWarning, match="another run"):
-        result = fit(student(), TRAIN, DEV, [term("focal")], how, folder=tmp_path)
+        result = fit(student(), TRAIN, DEV, [term("focal")], how, checkpoint_dir=tmp_path)
     assert result.resumed_at == 0
     content = (tmp_path / "last.safetensors").read_bytes()
     (tmp_path / "last.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.warns(DamagedWarning):
-        assert fit(student(), TRAIN, DEV, [term("focal")], how, folder=tmp_path).resumed_at == 0
+        assert fit(student(), TRAIN, DEV, [term("focal")], how, checkpoint_dir=tmp_path).resumed_at == 0
 
 
 @pytest.mark.parametrize("change", ["soft labels", "settings of a memory", "a function of one's own"])
@@ -352,11 +413,11 @@ def test_a_state_is_resumed_by_the_same_fit_only(tmp_path, change):
     calls = {
         "soft labels": [([term("cross_entropy")], False), ([term("cross_entropy")], True)],
         "settings of a memory": [([term("pskd", alpha=0.1)], False), ([term("pskd", alpha=0.9)], False)],
-        "a function of one's own": [([make_term(once)], False), ([make_term(twice)], False)],
+        "a function of one's own": [([build_term(once)], False), ([build_term(twice)], False)],
     }[change]
-    fit(student(), soft, DEV, calls[0][0], how, soft_labels=calls[0][1], folder=tmp_path)
+    fit(student(), soft, DEV, calls[0][0], how, soft_labels=calls[0][1], checkpoint_dir=tmp_path)
     with pytest.warns(DamagedWarning, match="another run"):
-        assert fit(student(), soft, DEV, calls[1][0], how, soft_labels=calls[1][1], folder=tmp_path).resumed_at == 0
+        assert fit(student(), soft, DEV, calls[1][0], how, soft_labels=calls[1][1], checkpoint_dir=tmp_path).resumed_at == 0
 
 
 def test_a_live_teacher_must_read_what_the_student_reads(tmp_path):
@@ -364,14 +425,16 @@ def test_a_live_teacher_must_read_what_the_student_reads(tmp_path):
     short = make_classifier(ModelSettings(name=str(tmp_path / "m"), max_length=8), reviews())
     long = make_classifier(ModelSettings(name=str(tmp_path / "m"), max_length=16), reviews())
     with pytest.raises(InputError, match="must read the same inputs"):
-        fit(short, reviews(), reviews(30, 1), [make_term("kd")], TrainSettings(epochs=1), live_teacher=long)
+        fit(short, reviews(), reviews(30, 1), [build_term("kd")], TrainSettings(epochs=1), live_teacher=long)
 
 
 def test_a_finished_run_trains_nothing_more(tmp_path):
     how = TrainSettings(epochs=2, lr=0.05)
     first, second = student(), student()
-    fit(first, TRAIN, DEV, [term("cross_entropy")], how, folder=tmp_path)
-    result = fit(second, TRAIN, DEV, [term("cross_entropy")], how, folder=tmp_path, progress=lambda s: pytest.fail("trained"))
+    fit(first, TRAIN, DEV, [term("cross_entropy")], how, checkpoint_dir=tmp_path)
+    result = fit(
+        second, TRAIN, DEV, [term("cross_entropy")], how, checkpoint_dir=tmp_path, on_progress=lambda s: pytest.fail("trained")
+    )
     assert result.resumed_at == 2
     assert torch.equal(weights(first), weights(second))
 
@@ -383,11 +446,18 @@ def test_text_is_learned_and_distilled(tmp_path):
     save_model(tmp_path / "m", head=False)
     train, dev = reviews(300, 0), reviews(100, 1)
     big = make_classifier(ModelSettings(name=str(tmp_path / "m"), dropout=0.0), train)
-    fit(big, train, dev, [make_term("cross_entropy")], TrainSettings(epochs=6, lr=5e-3, batch=32), store=tmp_path / "store")
+    fit(big, train, dev, [build_term("cross_entropy")], TrainSettings(epochs=6, lr=5e-3, batch=32), store=tmp_path / "store")
     assert predict(big, dev).correct.mean() > 0.7
-    said = teacher_outputs(big, train, ("logits", "features"), store=tmp_path / "store")
     small = make_classifier(ModelSettings(name=str(tmp_path / "m"), layers=(0,), dropout=0.0), train)
-    fit(small, train, dev, [make_term("kd")], TrainSettings(epochs=6, lr=5e-3), teacher=said, store=tmp_path / "store")
+    fit(
+        small,
+        train,
+        dev,
+        [build_term("kd")],
+        TrainSettings(epochs=6, lr=5e-3),
+        teacher=predict(big, train),
+        store=tmp_path / "store",
+    )
     assert (predict(small, dev).predicted == predict(big, dev).predicted).mean() > 0.8
 
 
@@ -395,10 +465,10 @@ def test_teacher_outputs_are_computed_once_and_found_by_content(tmp_path, monkey
     save_model(tmp_path / "m", labels=("neg", "pos"))
     data = reviews(40)
     made = make_classifier(ModelSettings(name=str(tmp_path / "m")), data)
-    first = teacher_outputs(made, data, ("logits", "features"), store=tmp_path / "store")
+    first = compute_outputs(made, data, ("logits", "features"), store=tmp_path / "store")
     monkeypatch.setattr(type(made.network), "forward", lambda *_: pytest.fail("the teacher ran again"))
     order = np.random.default_rng(0).permutation(40)[:23]
-    again = teacher_outputs(made, data.select(order), ("logits", "features"), store=tmp_path / "store")
+    again = compute_outputs(made, data.select(order), ("logits", "features"), store=tmp_path / "store")
     for name in ("logits", "features"):
         np.testing.assert_array_equal(again[name], first[name][order])
 
@@ -422,7 +492,7 @@ def test_a_live_teacher_sees_what_the_student_sees():
         small,
         train,
         pictures(8, 1),
-        [make_term("kd")],
+        [build_term("kd")],
         TrainSettings(epochs=2, batch=8),
         live_teacher=big,
         views={"plain": spying},

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from processes import launch
-from small import DEV, TRAIN, Interrupted, student, teacher, vectors, weights
+from small import DEV, TRAIN, Interrupted, student, teacher_predictions, vectors, weights
 
 from distilcal.config.schema import TrainSettings, ViewSettings
 from distilcal.dynamics import Recorder
 from distilcal.errors import InputError
 from distilcal.training import fit
 from distilcal.training.schedule import epoch_batches
-from distilcal.views import VIEWS, make_term, make_view, plain
+from distilcal.views import VIEWS, build_term, build_view, plain
 
 HOW = TrainSettings(epochs=3, batch=20, lr=0.05, optimizer="sgd", choose="last")
 
@@ -32,14 +32,14 @@ def trained(terms, *, how=HOW, views=None, data=TRAIN, **named):
 def a_map(data=TRAIN):
     """The dynamics of a short plain training."""
     kept = recorder(data, width=7)
-    trained([make_term("cross_entropy")], data=data, recorder=kept)
+    trained([build_term("cross_entropy")], data=data, recorder=kept)
     return kept.dynamics()
 
 
 def test_means_are_over_the_examples_that_were_mixed():
     """A view of few rows: its mean loss is theirs, not diluted by batches in which nobody was mixed."""
-    view = make_view(ViewSettings(kind="manifold", pairs="regions", fraction=0.03), 3, a_map())
-    terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
+    view = build_view(ViewSettings(kind="manifold", pairs="regions", fraction=0.03), 3, a_map())
+    terms = [build_term("cross_entropy"), build_term("cross_entropy", view="mixed")]
     made = student()
     how = TrainSettings(epochs=1, batch=6, lr=1e-9, optimizer="sgd", choose="last")
     losses = fit(made, TRAIN, DEV, terms, how, views={**VIEWS, "mixed": view}).history[0]["losses"]
@@ -49,12 +49,12 @@ def test_means_are_over_the_examples_that_were_mixed():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda: {"terms": [make_term("cross_entropy", view="other")]}, "no term on the plain view"),
+        (lambda: {"terms": [build_term("cross_entropy", view="other")]}, "no term on the plain view"),
         (lambda: {"recorder": Recorder([f"x{i}" for i in range(90)], TRAIN.labels, TRAIN.classes)}, "is not of"),
     ],
 )
 def test_a_recorder_must_fit(given, words):
-    given = {"terms": [make_term("cross_entropy")], "recorder": recorder(), **given()}
+    given = {"terms": [build_term("cross_entropy")], "recorder": recorder(), **given()}
     with pytest.raises(InputError, match=words):
         fit(student(), TRAIN, DEV, given["terms"], HOW, recorder=given["recorder"], views={**VIEWS, "other": plain})
 
@@ -76,7 +76,7 @@ def test_the_loop_records_what_the_network_says_before_each_step(accumulate, sec
 
     kept = recorder(width=7)
     how = TrainSettings(epochs=4, batch=20, lr=0.05, accumulate=accumulate, choose="last")
-    trained([make_term("cross_entropy"), make_term(second)], how=how, views={"plain": noting}, recorder=kept)
+    trained([build_term("cross_entropy"), build_term(second)], how=how, views={"plain": noting}, recorder=kept)
     found = kept.dynamics()
     assert (found.epochs == 4).all()
     twice = accumulate == 2 and second == "mdca"
@@ -94,17 +94,17 @@ def test_the_loop_records_what_the_network_says_before_each_step(accumulate, sec
 
 
 def test_recording_changes_no_weight():
-    assert torch.equal(weights(trained([make_term("cross_entropy")])),
-                       weights(trained([make_term("cross_entropy")], recorder=recorder())))  # fmt: skip
+    assert torch.equal(weights(trained([build_term("cross_entropy")])),
+                       weights(trained([build_term("cross_entropy")], recorder=recorder())))  # fmt: skip
 
 
 def test_an_interrupted_record_ends_with_the_same_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr("distilcal.training.loop.TOLD_EVERY", -1.0)
+    monkeypatch.setattr("distilcal.training.loop.PROGRESS_INTERVAL", -1.0)
     mixed = ViewSettings(kind="manifold", pairs="regions")
-    views = {"mixed": make_view(mixed, 3, a_map())}
-    terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
+    views = {"mixed": build_view(mixed, 3, a_map())}
+    terms = [build_term("cross_entropy"), build_term("cross_entropy", view="mixed")]
     straight = recorder(width=7)
-    expected = trained(terms, views=views, recorder=straight, folder=tmp_path / "a")
+    expected = trained(terms, views=views, recorder=straight, checkpoint_dir=tmp_path / "a")
     stop = {"at": 7}
 
     def progress(step):
@@ -114,24 +114,24 @@ def test_an_interrupted_record_ends_with_the_same_numbers(tmp_path, monkeypatch)
 
     later = recorder(width=7)
     with pytest.raises(Interrupted):
-        trained(terms, views=views, recorder=later, folder=tmp_path / "b", progress=progress, how=HOW)
+        trained(terms, views=views, recorder=later, checkpoint_dir=tmp_path / "b", on_progress=progress, how=HOW)
     later = recorder(width=7, folder=tmp_path / "mapped")
-    found = trained(terms, views=views, recorder=later, folder=tmp_path / "b")
+    found = trained(terms, views=views, recorder=later, checkpoint_dir=tmp_path / "b")
     assert torch.equal(weights(found), weights(expected))
     for name in ("confidence", "variability", "correctness", "forgotten", "aum", "logits", "feature_saliency"):
         np.testing.assert_array_equal(getattr(later.dynamics(), name), getattr(straight.dynamics(), name))
 
 
 def test_a_state_of_other_views_is_not_used(tmp_path):
-    terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
+    terms = [build_term("cross_entropy"), build_term("cross_entropy", view="mixed")]
     one, two = a_map(), a_map(vectors(90, seed=3))
     regions = ViewSettings(kind="manifold", pairs="regions")
     given = [(ViewSettings(), None), (ViewSettings(alpha=0.2), None), (ViewSettings(kind="manifold"), None)]
     for i, (settings, dynamics) in enumerate([*given, (regions, one), (regions, two)]):
         with pytest.warns(UserWarning, match="of another run") if i else pytest.MonkeyPatch.context():
             made = student()
-            views = {**VIEWS, "mixed": make_view(settings, 3, dynamics)}
-            result = fit(made, TRAIN, DEV, terms, HOW, views=views, folder=tmp_path)
+            views = {**VIEWS, "mixed": build_view(settings, 3, dynamics)}
+            result = fit(made, TRAIN, DEV, terms, HOW, views=views, checkpoint_dir=tmp_path)
         assert result.resumed_at == 0
 
 
@@ -152,13 +152,13 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_parts_of_a_batch_train_the_weights_of_the_whole(name):
-    views = {"mixed": make_view(SETTINGS[name], 3, a_map())}
-    terms = [make_term("cross_entropy", 0.7), make_term("cross_entropy", 0.3, "mixed", {"smoothing": 0.1}),
-             make_term("kd", 0.5, "mixed")]  # fmt: skip
+    views = {"mixed": build_view(SETTINGS[name], 3, a_map())}
+    terms = [build_term("cross_entropy", 0.7), build_term("cross_entropy", 0.3, "mixed", {"smoothing": 0.1}),
+             build_term("kd", 0.5, "mixed")]  # fmt: skip
     found = []
     for accumulate in (1, 4):
         how = TrainSettings(epochs=2, batch=20, lr=0.05, optimizer="sgd", choose="last", accumulate=accumulate)
-        found.append(weights(trained(terms, how=how, views=views, teacher={"logits": teacher()["logits"]})))
+        found.append(weights(trained(terms, how=how, views=views, teacher=teacher_predictions())))
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
 
 
@@ -187,10 +187,10 @@ from small import DEV, TRAIN, pictures, student, weights
 from test_mixing import SETTINGS, a_map, recorder
 from distilcal.data import Dataset
 from distilcal.training import fit
-from distilcal.training.distributed import make_accelerator
+from distilcal.training.distributed import build_accelerator
 from distilcal.models import make_classifier
 from distilcal.config.schema import ModelSettings, TrainSettings, ViewSettings
-from distilcal.views import VIEWS, make_term, make_view
+from distilcal.views import VIEWS, build_term, build_view
 out = Path(sys.argv[1])
 found = {}
 dynamics = None
@@ -200,12 +200,12 @@ for name, settings in SETTINGS.items():
     kept = recorder(width=7)
     if dynamics is None:
         how = TrainSettings(epochs=2, batch=20, lr=0.05)
-        fit(student(), TRAIN, DEV, [make_term("cross_entropy")], how, recorder=kept, folder=out / "map")
+        fit(student(), TRAIN, DEV, [build_term("cross_entropy")], how, recorder=kept, checkpoint_dir=out / "map")
         dynamics = kept.dynamics()
         kept = recorder(width=7)
-    view = make_view(settings, 3, dynamics)
+    view = build_view(settings, 3, dynamics)
     made = student()
-    terms = [make_term("cross_entropy", 0.7), make_term("cross_entropy", 0.3, "mixed"), make_term("mdca", 0.1, "mixed")]
+    terms = [build_term("cross_entropy", 0.7), build_term("cross_entropy", 0.3, "mixed"), build_term("mdca", 0.1, "mixed")]
     how = TrainSettings(epochs=2, batch=19, lr=0.05, optimizer="sgd", choose="last")
     fit(made, TRAIN, DEV, terms, how, views={**VIEWS, "mixed": view}, recorder=kept)
     table = kept.dynamics()
@@ -227,16 +227,16 @@ by_region = {"kind": "manifold", "pairs": "regions"}
 for settings in (ViewSettings(**by_region), ViewSettings(**by_region, candidates="batch"), ViewSettings(kind="manifold"),
                  ViewSettings(shares="sample", alpha=0.01), ViewSettings(probability=0.5)):
     made = make_classifier(ModelSettings(name=str(out / "model"), dropout=0.0), text)
-    view = make_view(settings, 2, table)
-    terms = [make_term("cross_entropy"), make_term("cross_entropy", view="mixed")]
+    view = build_view(settings, 2, table)
+    terms = [build_term("cross_entropy"), build_term("cross_entropy", view="mixed")]
     fit(made, text, text, terms, TrainSettings(epochs=2, batch=4, lr=1e-3), views={**VIEWS, "mixed": view}, seed=84)
 # Batch norms and several passes a step: it must run, though norms see the own part only.
 train = pictures(24)
 made = make_classifier(ModelSettings(name="resnet8", augment=False), train)
-terms = [make_term("cross_entropy"), make_term("cross_entropy", view="cutmix"), make_term("cross_entropy", view="cutout")]
-views = {k: make_view(ViewSettings(kind=k), 2) for k in ("cutmix", "cutout")}
+terms = [build_term("cross_entropy"), build_term("cross_entropy", view="cutmix"), build_term("cross_entropy", view="cutout")]
+views = {k: build_view(ViewSettings(kind=k), 2) for k in ("cutmix", "cutout")}
 fit(made, train, train, terms, TrainSettings(epochs=1, batch=8, lr=0.01, optimizer="sgd"), views={**VIEWS, **views})
-if make_accelerator("float32").is_main_process:
+if build_accelerator("float32").is_main_process:
     (out / "found.json").write_text(json.dumps(found))
 """
 

@@ -16,7 +16,7 @@ from distilcal.errors import InputError  # noqa: E402
 from distilcal.losses import LOSSES, cross_entropy  # noqa: E402
 from distilcal.models.base import Mix, Output, PictureNetwork, VectorNetwork  # noqa: E402
 from distilcal.models.cifar import network as picture_body  # noqa: E402
-from distilcal.views import Batch, Draws, kept, make_term, make_view, plain  # noqa: E402
+from distilcal.views import Batch, Draws, build_term, build_view, kept, plain  # noqa: E402
 from distilcal.views.mixing import box_mask, boxes  # noqa: E402
 from distilcal.views.pairs import current_saliency, extreme_partners  # noqa: E402
 
@@ -109,7 +109,7 @@ def test_mixup_mixes_what_its_authors_mix(case):
     network = Told(logits)
     batch = batch_of(x, given["labels"], "pixels" if x.dim() == 4 else "vectors")
     batch.draws = Fixed(np.arange(len(x)), case["params"]["lambda"], given["perm"])
-    view = make_view(ViewSettings(), logits.shape[1])(network, batch)
+    view = build_view(ViewSettings(), logits.shape[1])(network, batch)
     shown = next(iter(network.shown[-1][0].values()))
     np.testing.assert_allclose(shown, expected.get("mixed_x", expected.get("mixed_hidden")), atol=1e-7)
     wanted = expected.get("loss", expected.get("loss_cross_entropy"))
@@ -142,7 +142,7 @@ def test_cutmix_pastes_what_its_authors_paste(case):
     network = Told(logits)
     batch = batch_of(x, given["labels"], "pixels")
     batch.draws = Fixed(np.arange(len(x)), case["params"]["lambda_drawn"], given["perm"], case["params"]["center"])
-    view = make_view(ViewSettings(kind="cutmix"), logits.shape[1])(network, batch)
+    view = build_view(ViewSettings(kind="cutmix"), logits.shape[1])(network, batch)
     np.testing.assert_allclose(network.shown[-1][0]["pixels"], expected["mixed_x"])
     assert float(view.targets.max(dim=1).values[0]) == pytest.approx(
         max(expected["adjusted_lambda"], 1 - expected["adjusted_lambda"])
@@ -155,7 +155,7 @@ def test_cutout_cuts_what_its_authors_cut():
         batch = batch_of(torch.ones(2, 3, height, width), [0, 1], "pixels")
         batch.draws = Fixed(np.arange(2), centre=(cy, cx))
         network = Told()
-        view = make_view(ViewSettings(kind="cutout", length=length), 3)(network, batch)
+        view = build_view(ViewSettings(kind="cutout", length=length), 3)(network, batch)
         shown = network.shown[-1][0]["pixels"]
         assert int((shown[0, 0] == 0).sum()) == zeroed
         assert (shown[:, :, y1:y2, x1:x2] == 0).all()
@@ -172,7 +172,7 @@ def test_easy_and_ambiguous_mix_to_the_golden_loss():
     labels = given["labels_easy"] + given["labels_ambiguous"]
     batch = batch_of(logits, labels)
     batch.draws = Fixed(np.arange(8), case["params"]["lambda"], [4, 5, 6, 7, 0, 1, 2, 3])
-    view = make_view(ViewSettings(kind="manifold"), 3)(Told(), batch)
+    view = build_view(ViewSettings(kind="manifold"), 3)(Told(), batch)
     first = cross_entropy(view.logits[:4], view.targets[:4])  # easy rows with their ambiguous partners
     assert float(first) == pytest.approx(case["expected"]["mix_loss_batch_mean"], rel=1e-6)
 
@@ -192,7 +192,7 @@ def salient_views(case, variant="paper"):
     seen = {"plain": plain(Told(), batch)}
     for which in ("similar", "dissimilar"):
         settings = ViewSettings(kind="manifold", pairs=which, candidates="batch", variant=variant)
-        view = make_view(settings, logits.shape[1], dynamics)
+        view = build_view(settings, logits.shape[1], dynamics)
         seen[which] = view(Told(), batch)
         partners = view.pairs(Told(), batch, 0)[0]
         expected = case["expected"]
@@ -214,9 +214,9 @@ def test_aum_saliency_is_the_paper_s_objective(case):
             assert found.item() == pytest.approx(expected[f"{which}_loss_{side}"], rel=1e-6)
     mixed = {"smoothing": smoothing, "convention": "offtarget"}
     terms = [
-        make_term("cross_entropy", 0.8),
-        make_term("cross_entropy", 0.1, "similar", mixed),
-        make_term("cross_entropy", 0.1, "dissimilar", mixed),
+        build_term("cross_entropy", 0.8),
+        build_term("cross_entropy", 0.1, "similar", mixed),
+        build_term("cross_entropy", 0.1, "dissimilar", mixed),
     ]
     total = sum(t.weight * t(kept(seen[t.view])) for t in terms)  # a batch of both sides: the mean of the two
     assert total.item() == pytest.approx(expected["total"], rel=1e-6)
@@ -228,9 +228,9 @@ def test_author_code_has_the_released_program_s_value_and_gradient(case):
     mixed = {"smoothing": case["params"]["label_smoothing_sigma"] or 0.0, "convention": "offtarget"}
     factor = 4 / 3  # a sum over the side's batch and a mean over classes, where the paper has a mean over the batch
     terms = [
-        make_term("cross_entropy", 0.8),
-        make_term("cross_entropy", 0.1 * factor, "similar", mixed),
-        make_term("cross_entropy", 0.1 * factor, "dissimilar", mixed),
+        build_term("cross_entropy", 0.8),
+        build_term("cross_entropy", 0.1 * factor, "similar", mixed),
+        build_term("cross_entropy", 0.1 * factor, "dissimilar", mixed),
     ]
     total = sum(t.weight * t(kept(seen[t.view])) for t in terms)
     expected = case["expected"]["author_code"]
@@ -278,7 +278,7 @@ def test_regions_pair_each_example_of_one_with_one_of_the_other():
                            variability=rng.random(60))  # fmt: skip
     easy, ambiguous = (set(regions(dynamics)[k].tolist()) for k in ("easy", "ambiguous"))
     for candidates in ("all", "batch"):
-        view = make_view(ViewSettings(kind="manifold", pairs="regions", candidates=candidates), 3, dynamics)
+        view = build_view(ViewSettings(kind="manifold", pairs="regions", candidates=candidates), 3, dynamics)
         assert view.drops_rows
         met = set()
         for step in range(30):
@@ -302,7 +302,7 @@ def test_two_classes_are_paired_at_random_and_said_once():
     labels = rng.integers(0, 2, 40)
     dynamics = dynamics_of(rng.normal(size=(40, 2)), labels, rng.normal(size=40), features=rng.random((40, 5)))
     with pytest.warns(UserWarning, match="two classes.*saliency = 'features'") as said:
-        view = make_view(ViewSettings(kind="manifold", pairs="similar"), 2, dynamics)
+        view = build_view(ViewSettings(kind="manifold", pairs="similar"), 2, dynamics)
     assert len(said) == 1
     high = dynamics.aum >= np.median(dynamics.aum)
     partners = []
@@ -316,7 +316,7 @@ def test_two_classes_are_paired_at_random_and_said_once():
     assert len({p[0] for p in partners}) > 5
     again = view.pairs(None, batch, 0)[0]
     assert (again == partners[-1]).all()  # with the given generator
-    by_feature = make_view(ViewSettings(kind="manifold", pairs="similar", saliency="features"), 2, dynamics)
+    by_feature = build_view(ViewSettings(kind="manifold", pairs="similar", saliency="features"), 2, dynamics)
     expected = brute_force(dynamics.feature_saliency, high, "similar")[1]
     assert (by_feature.pairs(None, batch, 0)[0] == expected).mean() > 0.9
 
@@ -327,14 +327,14 @@ def test_halves_pair_at_random_across_and_any_half_among_all():
     high = dynamics.aum >= np.median(dynamics.aum)
     batch = batch_of(torch.randn(40, 3), dynamics.labels)
     for candidates in ("all", "batch"):
-        partner, keep = make_view(ViewSettings(kind="manifold", pairs="halves", candidates=candidates), 3, dynamics).pairs(
+        partner, keep = build_view(ViewSettings(kind="manifold", pairs="halves", candidates=candidates), 3, dynamics).pairs(
             None, batch, 0
         )
         assert keep.all()
         assert (high[partner] != high).all()
         for which in ("similar", "dissimilar"):
             settings = ViewSettings(kind="manifold", pairs=which, candidates=candidates, any_half=True)
-            partner, keep = make_view(settings, 3, dynamics).pairs(Told(), batch, 0)
+            partner, keep = build_view(settings, 3, dynamics).pairs(Told(), batch, 0)
             assert keep.all()
             assert (partner != np.arange(40)).all()
             assert (high[partner] == high).any()
@@ -357,12 +357,12 @@ def test_plain_gradients_at_the_features_would_not_tell_two_classes_apart():
 
 def test_a_batch_of_one_half_has_no_partners():
     dynamics = dynamics_of(np.random.default_rng(0).normal(size=(10, 3)), np.zeros(10, dtype=int), np.arange(10.0))
-    view = make_view(ViewSettings(kind="manifold", pairs="similar", candidates="batch"), 3, dynamics)
+    view = build_view(ViewSettings(kind="manifold", pairs="similar", candidates="batch"), 3, dynamics)
     batch = batch_of(torch.randn(3, 3, requires_grad=True), [0, 0, 0])
     batch.draws = Draws(np.array([7, 8, 9]))
     seen = kept(view(Told(), batch))
     assert len(seen) == 0
-    value = make_term("cross_entropy", view="similar")(seen)
+    value = build_term("cross_entropy", view="similar")(seen)
     assert value.item() == 0.0
     value.backward()
 
@@ -370,21 +370,21 @@ def test_a_batch_of_one_half_has_no_partners():
 def test_maps_that_cannot_be_paired_are_refused():
     dynamics = dynamics_of(np.zeros((20, 3)), np.zeros(20, dtype=int), np.zeros(20))
     with pytest.raises(InputError, match="'easy' has 1 of 20 examples, too few"):
-        make_view(ViewSettings(kind="manifold", pairs="regions", fraction=0.05), 3, dynamics)
+        build_view(ViewSettings(kind="manifold", pairs="regions", fraction=0.05), 3, dynamics)
     with pytest.raises(InputError, match="same AUM"):
-        make_view(ViewSettings(kind="manifold", pairs="similar"), 3, dynamics)
+        build_view(ViewSettings(kind="manifold", pairs="similar"), 3, dynamics)
     with pytest.raises(InputError, match="needs a map"):
-        make_view(ViewSettings(kind="manifold", pairs="regions"), 3)
+        build_view(ViewSettings(kind="manifold", pairs="regions"), 3)
     halves = dynamics_of(np.zeros((20, 3)), np.zeros(20, dtype=int), np.arange(20.0))
     with pytest.raises(InputError, match="no saliency of features"):
-        make_view(ViewSettings(kind="manifold", pairs="similar", saliency="features"), 3, halves)
+        build_view(ViewSettings(kind="manifold", pairs="similar", saliency="features"), 3, halves)
     with pytest.raises(InputError, match="hidden layer mixes examples of one batch"):
-        make_view(ViewSettings(kind="manifold", layers=(1,), pairs="similar"), 3, halves)
+        build_view(ViewSettings(kind="manifold", layers=(1,), pairs="similar"), 3, halves)
     for settings in (ViewSettings(teacher="mixed"), ViewSettings(kind="manifold", teacher="mixed")):
         batch = batch_of(torch.randn(4, 3), [0, 1, 2, 0])
         batch.wanted = frozenset({"teacher_logits"})
         with pytest.raises(InputError, match="needs a live teacher"):
-            make_view(settings, 3)(Told(), batch)
+            build_view(settings, 3)(Told(), batch)
 
 
 # ---- draws -------------------------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_maps_that_cannot_be_paired_are_refused():
 def test_parts_of_a_batch_are_mixed_as_the_whole(shares):
     torch.manual_seed(0)
     x, labels = torch.randn(12, 5), torch.randint(0, 5, (12,))
-    view = make_view(ViewSettings(shares=shares), 5)
+    view = build_view(ViewSettings(shares=shares), 5)
     everything = batch_of(x, labels)
 
     def fetch(rows, seed, taught):
@@ -414,7 +414,7 @@ def test_parts_of_a_batch_are_mixed_as_the_whole(shares):
 
 def test_shares_follow_beta_and_views_of_a_step_have_the_same():
     settings = ViewSettings(kind="manifold", alpha=0.4)
-    one, two = make_view(settings, 2, number=0), make_view(settings, 2, number=1)
+    one, two = build_view(settings, 2, number=0), build_view(settings, 2, number=1)
     drawn, partners = [], []
     for step in range(3000):
         batch = batch_of(torch.zeros(6, 2), [0] * 6, draws=Draws(np.arange(6), (0, 0, step)))
@@ -432,13 +432,13 @@ def test_alpha_0_and_unchanged_batches_are_the_plain_pass():
     for settings in (ViewSettings(alpha=0.0), ViewSettings(probability=0.0)):
         network = Told()
         batch.said = None
-        view = make_view(settings, 3)(network, batch)
+        view = build_view(settings, 3)(network, batch)
         assert len(network.shown) == 1
         assert torch.equal(view.logits, plain(network, batch).logits)
         assert view.targets.argmax(dim=1).tolist() == [0, 1, 2, 0]
         assert len(network.shown) == 1  # shared with the plain view
     changed = [
-        bool((make_view(ViewSettings(kind="cutmix", probability=0.5), 3)._shares(batch_of(torch.zeros(2, 1), [0, 0],
+        bool((build_view(ViewSettings(kind="cutmix", probability=0.5), 3)._shares(batch_of(torch.zeros(2, 1), [0, 0],
               draws=Draws(np.arange(2), (0, 0, s)))) < 1).all())
         for s in range(400)
     ]  # fmt: skip
@@ -450,7 +450,7 @@ def test_features_cost_one_pass_and_only_for_those_who_have_partners():
     dynamics = dynamics_of(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), np.zeros(90), confidence=rng.random(90),
                            variability=rng.random(90))  # fmt: skip
     everything = batch_of(torch.randn(90, 3), rng.integers(0, 3, 90))
-    view = make_view(ViewSettings(kind="manifold", pairs="regions"), 3, dynamics)
+    view = build_view(ViewSettings(kind="manifold", pairs="regions"), 3, dynamics)
     rows = rng.permutation(90)[:30]
     batch = everything.taken(torch.from_numpy(rows))
     batch = Batch(batch.inputs, batch.labels, batch.targets, batch.ids, draws=Draws(rows), place=np.arange(30),
@@ -478,7 +478,7 @@ def test_a_teacher_of_clean_examples_is_mixed_as_they_are():
     batch = batch_of(torch.randn(4, 3), [0, 1, 2, 0], teacher_logits=teacher)
     batch.wanted = frozenset({"logits", "teacher_logits"})
     batch.draws = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
-    view = make_view(ViewSettings(), 3)(Told(), batch)
+    view = build_view(ViewSettings(), 3)(Told(), batch)
     p = teacher.softmax(dim=1)
     torch.testing.assert_close(view.teacher_logits.softmax(dim=1), 0.3 * p + 0.7 * p[[1, 0, 3, 2]])
 
@@ -489,7 +489,7 @@ def test_a_teacher_of_mixed_examples_is_shown_them():
     batch.wanted = frozenset({"teacher_logits"})
     batch.draws = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
     batch.ask = lambda inputs, mix: {"teacher_logits": inputs["vectors"] * 2}
-    view = make_view(ViewSettings(teacher="mixed"), 3)(Told(), batch)
+    view = build_view(ViewSettings(teacher="mixed"), 3)(Told(), batch)
     torch.testing.assert_close(view.teacher_logits, 2 * (0.3 * x + 0.7 * x[[1, 0, 3, 2]]))
 
 
@@ -649,7 +649,7 @@ def test_pictures_are_mixed_at_the_input_and_after_stages(name):
 
 def test_manifold_draws_its_layer_from_those_given():
     settings = ViewSettings(kind="manifold", layers=(0, 1, 2))
-    view = make_view(settings, 3)
+    view = build_view(settings, 3)
     torch.manual_seed(0)
     network = VectorNetwork(4, 3, hidden=(5, 6)).eval()
     drawn = set()
@@ -671,7 +671,7 @@ def test_a_view_leaves_batch_and_network_as_they_were(folders):
     before = copy.deepcopy(inputs), {k: v.clone() for k, v in network.state_dict().items()}
     batch = Batch(inputs, torch.zeros(6, dtype=torch.long), torch.zeros(6, dtype=torch.long), torch.arange(6))
     for settings in (ViewSettings(), ViewSettings(kind="manifold"), ViewSettings(kind="manifold", layers=(1, 2))):
-        make_view(settings, 2)(network, batch)
+        build_view(settings, 2)(network, batch)
     assert all(torch.equal(inputs[k], v) for k, v in before[0].items())
     assert all(torch.equal(network.state_dict()[k], v) for k, v in before[1].items())
 
@@ -771,7 +771,7 @@ def test_votes_are_mixed_where_the_data_have_them():
     batch = Batch({"vectors": torch.randn(4, 3)}, votes.argmax(dim=1), votes, torch.arange(4))
     batch.draws = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
     for settings in (ViewSettings(), ViewSettings(kind="manifold")):
-        view = make_view(settings, 3)(Told(), batch)
+        view = build_view(settings, 3)(Told(), batch)
         torch.testing.assert_close(view.targets, 0.3 * votes + 0.7 * votes[[1, 0, 3, 2]])
 
 
@@ -792,11 +792,11 @@ def test_a_part_fetches_its_partners_even_if_it_holds_them():
         part = Batch(part.inputs, part.labels, part.labels, part.ids, draws=draws, place=np.arange(4), fetch=fetch)
         for kind in ("mixup", "manifold"):
             network = Told()
-            make_view(ViewSettings(kind=kind), 3)(network, part)
+            build_view(ViewSettings(kind=kind), 3)(network, part)
             part.said = None
     assert [rows for rows, _ in fetched] == [[1, 0, 3, 2]] * 6
     real = batch_of(torch.zeros(2, 1), [0, 0], fetch=lambda rows, seed, taught: seeds.add(seed))
-    view = make_view(ViewSettings(), 2)
+    view = build_view(ViewSettings(), 2)
     for step in range(5):
         real.draws = Draws(np.arange(2), (0, 0, step))
         view._fetched(real, np.array([0]))
@@ -812,7 +812,7 @@ def test_targets_are_mixed_wherever_examples_are(layers):
     )
     batch.wanted = frozenset({"teacher_features"})
     batch.draws = Fixed(np.arange(6), 0.3, [5, 4, 3, 2, 1, 0])
-    view = make_view(ViewSettings(kind="manifold", layers=layers), 3)(network, batch)
+    view = build_view(ViewSettings(kind="manifold", layers=layers), 3)(network, batch)
     one_hot = torch.eye(3)[batch.labels]
     torch.testing.assert_close(view.targets, 0.3 * one_hot + 0.7 * one_hot.flip(0))
     assert view.labels.tolist() == batch.labels.flip(0).tolist()  # of the heavier one
@@ -823,13 +823,13 @@ def test_boxes_are_drawn_for_each_image_where_they_should_be():
     pixels = torch.arange(16.0).view(16, 1, 1, 1).expand(16, 3, 32, 32).clone()
     batch = batch_of(pixels, [0] * 16, "pixels", draws=Draws(np.arange(16), (0, 0, 3)))
     network = Told()
-    make_view(ViewSettings(kind="cutout", length=8), 2)(network, batch)
+    build_view(ViewSettings(kind="cutout", length=8), 2)(network, batch)
     holes = (network.shown[-1][0]["pixels"] == 0)[1:, 0].flatten(1)  # image 0 is all 0
     assert len({tuple(h.nonzero().squeeze(1).tolist()) for h in holes}) > 10
     for shares, distinct in (("batch", 1), ("sample", 8)):
         network = Told()
         settings = ViewSettings(kind="cutmix", shares=shares, alpha=8.0)
-        view = make_view(settings, 16)(
+        view = build_view(settings, 16)(
             network, batch_of(pixels, list(range(16)), "pixels", draws=Draws(np.arange(16), (0, 0, 3)))
         )
         shown = network.shown[-1][0]["pixels"][:, 0]

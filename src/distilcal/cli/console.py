@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from distilcal.training import Step
+    from distilcal.training import TrainingProgress
 
 
 class ConsoleHandler(logging.Handler):
@@ -34,7 +34,7 @@ class ConsoleHandler(logging.Handler):
         prefix = "note: " if record.levelno >= logging.WARNING else ""
         click.echo(prefix + self.format(record), err=True)
 
-    def show_progress(self, stage: str, progress: Step) -> None:
+    def show_progress(self, stage: str, progress: TrainingProgress) -> None:
         """Show the parts of the loss, the speed and the time left; nothing where standard error is no terminal."""
         if not sys.stderr.isatty():
             return

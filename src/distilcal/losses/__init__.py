@@ -74,14 +74,14 @@ __all__ = [
     "mdca",
     "mmce",
     "mmce_weighted",
+    "required_inputs",
     "rkd",
     "smoothed",
     "softmax_bce",
-    "wants",
 ]
 
 
-def wants(loss: Callable[..., Any]) -> tuple[str, ...]:
+def required_inputs(loss: Callable[..., Any]) -> tuple[str, ...]:
     """The names of what a loss is called with, in order: settings are keyword-only, the rest comes from the batch."""
     call = loss.forward if isinstance(loss, nn.Module) or (isinstance(loss, type) and issubclass(loss, nn.Module)) else loss
     names = [p.name for p in inspect.signature(call).parameters.values() if p.kind is not p.KEYWORD_ONLY]

@@ -18,7 +18,7 @@ from distilcal.models.inputs import Progress
 from distilcal.pipeline.stage import on_device
 from distilcal.predictions import Predictions
 from distilcal.report.runs import main_stage
-from distilcal.training import logits_of
+from distilcal.training import compute_outputs
 
 NO_LABEL = "\0"  # no column is called so: labels, if there are any, are not looked at
 
@@ -56,7 +56,7 @@ def predict_file(
     data = read_recipe(run / "recipe.toml").data
     columns = Columns(text or data.text, pair or data.pair, data.choices, NO_LABEL, id_column, "")
     examples = read_dataset(source, columns=columns, labelled=False, size=data.size or None)
-    logits = logits_of(classifier, examples, progress=progress)
+    logits = compute_outputs(classifier, examples, on_progress=progress)["logits"]
     said = Predictions(logits, np.zeros(len(examples), dtype=np.int64), ids=examples.ids, classes=classifier.classes)
     fitted = facts["stages"][stage]["calibrator"]
     if fitted is not None:

@@ -13,12 +13,12 @@ from distilcal.data.splits import Splits
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
-from distilcal.losses import LOSSES, wants
+from distilcal.losses import LOSSES, required_inputs
 from distilcal.models.cifar import network as picture_body
 from distilcal.models.text import resolve_model
 from distilcal.pipeline.views import stage_views
 from distilcal.predictions import Predictions
-from distilcal.views import MIXED, VIEWS, View, check_view, make_term
+from distilcal.views import MIXED, VIEWS, View, build_term, check_view
 
 FEWEST_DEV = 20
 
@@ -47,7 +47,7 @@ def check_stages(recipe: Recipe, splits: Splits) -> None:
                 raise InputError(f"{where}: there is no view {t.view!r}", remedy=f"views: {', '.join(there)}")
             given = {key: value for key, value in t.settings.items() if not (t.loss == "crd" and key == "negatives")}
             with torch.random.fork_rng(devices=[]):
-                term = make_term(
+                term = build_term(
                     t.loss, t.weight, t.view, {**given, **({"negatives": 1} if t.loss == "crd" else {})}, known, where
                 )
                 try:
@@ -71,7 +71,7 @@ def check_stages(recipe: Recipe, splits: Splits) -> None:
             found.for_examples(splits.train.ids, splits.train.labels, splits.train.classes, stage.map)
         for i, t in enumerate(stage.terms):
             mixed = t.view != "plain" and stage_views(stage)[t.view].kind != "cutout"
-            if mixed and "labels" in wants(LOSSES[t.loss]):
+            if mixed and "labels" in required_inputs(LOSSES[t.loss]):
                 raise InputError(
                     f"stages.{name}.terms[{i}]: {t.loss} wants one label for each example, a mix has two",
                     remedy="use cross_entropy, softmax_bce or kd on a view that mixes",

@@ -36,8 +36,8 @@ from distilcal.pipeline.stage import MAP, Stage, run_stage, stage_key
 from distilcal.predictions import Predictions
 from distilcal.report.runs import SUMMED, read_run, write_runs_page
 from distilcal.selective import aurc, counted, threshold
-from distilcal.training import Step, logits_of
-from distilcal.training.distributed import Team
+from distilcal.training import TrainingProgress, compute_outputs
+from distilcal.training.distributed import ProcessGroup
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy", "datasets")
 TIMED = 128  # examples on which the speed of a model is measured
@@ -67,21 +67,23 @@ def plan(recipe: Recipe, store: Path) -> Plan:
     return Plan(splits, splits.overlaps(), stages)
 
 
-def run_recipe(recipe: Recipe, folder: Path, store: Path, *, on_progress: Callable[[str, Step], None] | None = None) -> Path:
+def run_recipe(
+    recipe: Recipe, folder: Path, store: Path, *, on_progress: Callable[[str, TrainingProgress], None] | None = None
+) -> Path:
     """Run a recipe and return the folder of the run. Stages that are in the store are not trained again.
 
     ``on_progress`` is called with the name of a stage and how far its training is.
     """
-    team = Team()
+    processes = ProcessGroup()
     if folder.exists() and not folder.is_dir():
         raise InputError("this is a file", source=str(folder), remedy="give the folder of a run")
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"another run is working in {folder}"
-    with file_lock(folder / ".lock", busy=busy) if team.leads else nullcontext():
+    with file_lock(folder / ".lock", busy=busy) if processes.is_main_process else nullcontext():
         made = plan(recipe, store)
         _log_data(made)
         _warn_of_seen_data(recipe)
-        if team.leads:
+        if processes.is_main_process:
             for old in ("metrics.json", "report.html"):  # until the end there is no finished run here
                 (folder / old).unlink(missing_ok=True)
             _write_text(folder / "recipe.toml", to_toml(recipe))
@@ -89,8 +91,8 @@ def run_recipe(recipe: Recipe, folder: Path, store: Path, *, on_progress: Callab
         stages = {stage.name: stage for stage in made.stages}
         for stage in made.stages:
             stage_progress = None if on_progress is None else partial(on_progress, stage.name)
-            run_stage(stage, recipe, made.splits, stages, team, on_progress=stage_progress)
-        if team.leads:
+            run_stage(stage, recipe, made.splits, stages, processes, on_progress=stage_progress)
+        if processes.is_main_process:
             logger.info("evaluating every model on every split")
             figures = {stage.name: _results(stage, recipe, made.splits, folder / stage.name) for stage in made.stages}
             sizes = {data.name: len(data) for data in made.splits}
@@ -105,7 +107,7 @@ def run_recipe(recipe: Recipe, folder: Path, store: Path, *, on_progress: Callab
             }
             write_json(folder / "metrics.json", facts)
             write_runs_page([read_run(folder)], folder / "report.html")
-        team.wait()
+        processes.wait_for_everyone()
     return folder
 
 
@@ -224,7 +226,7 @@ def milliseconds(stage: Stage, data: Dataset) -> float:
     times = []
     for _ in range(3):
         begun = time.perf_counter()
-        logits_of(stage.classifier, part, batch=32)
+        compute_outputs(stage.classifier, part, batch=32)
         times.append(time.perf_counter() - begun)
     return 1000 * min(times) / len(part)
 
@@ -274,4 +276,4 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-__all__ = ["Plan", "Step", "environment", "plan", "run_recipe"]
+__all__ = ["Plan", "TrainingProgress", "environment", "plan", "run_recipe"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from distilcal.calibrate import fit_temperature
 from distilcal.config.schema import ModelSettings, Recipe, StageSettings, as_table
@@ -31,9 +32,9 @@ from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_predictions
 from distilcal.pipeline.views import make_recorder, make_views, map_key, stage_views
 from distilcal.predictions import Predictions
-from distilcal.training import Step, fit, same_inputs, teacher_outputs
-from distilcal.training.distributed import Team
-from distilcal.views import Term, make_term
+from distilcal.training import Features, TrainingProgress, compute_outputs, fit, same_inputs
+from distilcal.training.distributed import ProcessGroup
+from distilcal.views import Term, build_term
 
 MAP = "dynamics"  # folder of a stage that recorded
 logger = main_process_logger(__name__)
@@ -67,13 +68,26 @@ class Stage:
     def outputs(self, data: Dataset, names: tuple[str, ...] = ("logits",)) -> dict[str, NDArray[Any]]:
         """What the model says about each row of the data, matched by id or by content."""
         if not self.settings.predictions:
-            return teacher_outputs(self.classifier, data, names, store=self.store)
+            return compute_outputs(self.classifier, data, names, store=self.store)
         if "features" in names:
             raise InputError(
                 f"the teacher {self.name!r} is known by its predictions only and has no features",
                 remedy="leave out rkd and crd, or give the teacher's model",
             )
         return {"logits": _rows_for(self.said.reorder_classes(data.classes), data, self.name).logits}
+
+    def training_outputs(self, data: Dataset, names: tuple[str, ...]) -> tuple[Predictions | None, Features | None]:
+        """The model's predictions and features on the data that a student trains on, those of them that are named."""
+        outputs = self.outputs(data, names)
+        if self.settings.predictions:  # all its rows: a student finds its own by id
+            return self.said, None
+        predictions, features = None, None
+        if "logits" in outputs:
+            assert data.labels is not None
+            predictions = Predictions(outputs["logits"], data.labels, ids=data.ids, classes=data.classes, name=self.name)
+        if "features" in outputs:
+            features = Features(data.ids, outputs["features"])
+        return predictions, features
 
     def predictions(self, data: Dataset) -> Predictions:
         """Predictions on labelled data."""
@@ -129,9 +143,9 @@ def run_stage(
     recipe: Recipe,
     splits: Splits,
     stages: dict[str, Stage],
-    team: Team,
+    processes: ProcessGroup,
     *,
-    on_progress: Callable[[Step], None] | None = None,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
 ) -> None:
     """Train a stage, or use its model without training, and save it in the store."""
     if stage.settings.predictions:
@@ -142,24 +156,24 @@ def run_stage(
         logger.info("%s: waiting for another process that trains the same stage", stage.name)
 
     lock = stage.store / "locks" / stage.key
-    with file_lock(lock, on_wait=waiting) if team.leads else nullcontext():
-        team.wait()
-        finished = is_intact(stage.folder) if team.leads else stage.folder.exists()
+    with file_lock(lock, on_wait=waiting) if processes.is_main_process else nullcontext():
+        processes.wait_for_everyone()
+        finished = is_intact(stage.folder) if processes.is_main_process else stage.folder.exists()
         if finished:
             if stage.settings.terms:
                 logger.info("%s: already trained, loaded from the store", stage.name)
             else:
                 logger.info("%s: used without training", stage.name)
             return
-        classifier, facts, recorder = _made(stage, recipe, splits, stages, team, on_progress)
-        if team.leads:
+        classifier, facts, recorder = _made(stage, recipe, splits, stages, processes, on_progress)
+        if processes.is_main_process:
             with sealed_folder(stage.folder, key=stage.key) as folder:
                 save_classifier(classifier, folder / "model")
                 write_json(folder / "history.json", facts)
                 if recorder is not None:
                     recorder.dynamics().save(folder / MAP)
             shutil.rmtree(stage.store / "work" / stage.key, ignore_errors=True)
-        team.wait()
+        processes.wait_for_everyone()
 
 
 def _made(
@@ -167,8 +181,8 @@ def _made(
     recipe: Recipe,
     splits: Splits,
     stages: dict[str, Stage],
-    team: Team,
-    on_progress: Callable[[Step], None] | None,
+    processes: ProcessGroup,
+    on_progress: Callable[[TrainingProgress], None] | None,
 ) -> tuple[Classifier, dict[str, Any], Recorder | None]:
     settings, train = stage.settings, splits.train
     if settings.model.start_from:
@@ -185,14 +199,14 @@ def _made(
             raise InputError(f"{settings.model.name} has no trained head for these classes", source=f"stages.{stage.name}",
                              remedy="give it terms to train, or a model that was trained")  # fmt: skip
         return classifier, {"epochs": []}, None
-    wanted = {w for t in settings.terms for w in _wants(t.loss, stage.name)}
-    said, live = _teacher_for(stage, splits, stages, classifier, wanted, team)
-    terms = make_terms(settings, train, classifier, said, live, recipe.seed, stage.name)
+    inputs = {name for term in settings.terms for name in _required_inputs(term.loss, stage.name)}
+    teacher = _teacher_for(stage, splits, stages, classifier, inputs, processes)
+    terms = make_terms(settings, train, classifier, teacher, recipe.seed, stage.name)
     maps = {name: other.folder / MAP for name, other in stages.items()}
     views, groups = make_views(stage.name, settings, train, classifier, maps)
     work = stage.store / "work" / stage.key
     recorder = make_recorder(settings, train, classifier, work) if settings.record else None
-    with team.leader_first():  # what is tokenised or encoded once is there for the others
+    with processes.main_process_first():  # what is tokenised or encoded once is there for the others
         for data in (train, splits.dev):
             classifier.feed.read(data, stage.store)
     logger.info("%s: training %s parameters on %s examples", stage.name, f"{classifier.parameters:,}", f"{len(train):,}")
@@ -202,16 +216,17 @@ def _made(
         splits.dev,
         terms,
         settings.train,
-        teacher=said,
-        live_teacher=live,
-        soft_labels=recipe.data.soft_labels,
-        seed=recipe.seed,
-        folder=work,
-        store=stage.store,
+        teacher=teacher.predictions,
+        teacher_features=teacher.features,
+        live_teacher=teacher.live,
         views=views,
         recorder=recorder,
         groups=groups,
-        progress=on_progress if team.leads else None,
+        soft_labels=recipe.data.soft_labels,
+        seed=recipe.seed,
+        checkpoint_dir=work,
+        store=stage.store,
+        on_progress=on_progress if processes.is_main_process else None,
     )
     if result.resumed_at:
         logger.info("%s: resumed after epoch %d of an interrupted run", stage.name, result.resumed_at)
@@ -239,39 +254,52 @@ def make_terms(
     settings: StageSettings,
     train: Dataset,
     classifier: Classifier,
-    said: dict[str, NDArray[Any]] | None,
-    live: Classifier | None,
+    teacher: Teacher,
     seed: int,
     name: str,
 ) -> list[Term]:
     """The terms of a stage; losses with a memory are made for this data and these networks."""
     assert train.labels is not None
-    known: dict[str, Any] = {
+    context: dict[str, Any] = {
         "n_data": len(train),
         "classes": len(train.classes),
         "labels": torch.from_numpy(np.ascontiguousarray(train.labels)),
         "features": classifier.network.output.in_features * (len(train.classes) if classifier.multiple_choice else 1),
     }
-    if said is not None and "features" in said:
-        known["teacher_features"] = int(np.prod(said["features"].shape[1:]))
-    elif live is not None:
-        known["teacher_features"] = live.network.output.in_features
+    if teacher.features is not None:
+        context["teacher_features"] = int(np.prod(teacher.features.values.shape[1:]))
+    elif teacher.live is not None:
+        context["teacher_features"] = teacher.live.network.output.in_features
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return [
-            make_term(t.loss, t.weight, t.view, t.settings, known, f"stages.{name}.terms[{i}]")
+            build_term(t.loss, t.weight, t.view, t.settings, context, f"stages.{name}.terms[{i}]")
             for i, t in enumerate(settings.terms)
         ]
 
 
+@dataclass(frozen=True)
+class Teacher:
+    """What a student learns from: outputs on the training rows, a network that is run on every batch, both, or nothing."""
+
+    predictions: Predictions | None = None
+    features: Features | None = None
+    live: Classifier | None = None
+
+
 def _teacher_for(
-    stage: Stage, splits: Splits, stages: dict[str, Stage], student: Classifier, wanted: set[str], team: Team
-) -> tuple[dict[str, NDArray[Any]] | None, Classifier | None]:
+    stage: Stage,
+    splits: Splits,
+    stages: dict[str, Stage],
+    student: Classifier,
+    inputs: set[str],
+    processes: ProcessGroup,
+) -> Teacher:
     """The teacher's outputs on the training rows, or the teacher itself where inputs change from epoch to epoch."""
     settings = stage.settings
-    names = tuple(w.removeprefix("teacher_") for w in sorted(wanted) if w.startswith("teacher_"))
+    names = tuple(name.removeprefix("teacher_") for name in sorted(inputs) if name.startswith("teacher_"))
     if not settings.teacher or not names:
-        return None, None
+        return Teacher()
     teacher = stages[settings.teacher]
     changing = isinstance(student.feed, ImageFeed) and student.feed.augment
     live = settings.teacher_input == "live" or (
@@ -283,33 +311,41 @@ def _teacher_for(
             f"stages.{stage.name}: the teacher {teacher.name!r} cannot be run on the student's inputs",
             remedy="use teacher = 'clean' in its views" if mixes else "use teacher_input = 'cached'",
         )
-    temperature = 1.0
-    with team.leader_first():
+    temperature = None
+    predictions, features = None, None
+    with processes.main_process_first():
         if not live:
             logger.info("%s: predictions of %s on the training data, computed or from the store", stage.name, teacher.name)
-            said = teacher.outputs(splits.train, names)
+            predictions, features = teacher.training_outputs(splits.train, names)
         if settings.scale_teacher:
             fitted = fit_temperature(teacher.predictions(splits.dev))
             temperature = fitted.value
             logger.info("%s: the teacher's logits are divided by %.3f, its temperature on dev", stage.name, temperature)
             if fitted.fit is not None and not fitted.fit.converged:
                 logger.warning("%s: this temperature is doubtful: %s", stage.name, fitted.fit.message)
-    outputs = None
-    if not live:
-        outputs = {**said, "logits": said["logits"] / np.float32(temperature)} if "logits" in said else said
-        if not mixes:
-            return outputs, None
+    if predictions is not None and temperature is not None:
+        predictions = _divide_logits(predictions, temperature)
+    if not live and not mixes:
+        return Teacher(predictions, features)
     if teacher.settings.predictions:
         raise InputError(
             f"the teacher {teacher.name!r} cannot be run: it is known by its predictions", remedy="use teacher_input = 'cached'"
         )
-    if settings.scale_teacher:
-        from distilcal.models.base import fold_temperature
+    if temperature is None:
+        return Teacher(predictions, features, teacher.classifier)
+    from distilcal.models.base import fold_temperature
 
-        live_teacher = shrunk(teacher.classifier, ModelSettings())
-        fold_temperature(live_teacher.network, temperature)
-        return outputs, live_teacher
-    return outputs, teacher.classifier
+    live_teacher = shrunk(teacher.classifier, ModelSettings())
+    fold_temperature(live_teacher.network, temperature)
+    return Teacher(predictions, features, live_teacher)
+
+
+def _divide_logits(predictions: Predictions, temperature: float) -> Predictions:
+    """Divide logits by a temperature in their own precision, which a calibrator would raise to double."""
+    logits = predictions.logits / np.float32(temperature)
+    if predictions.given_probs is None:
+        return replace(predictions, logits=logits)
+    return replace(predictions, logits=logits, given_probs=softmax(logits.astype(np.float64), axis=1))
 
 
 def on_device(classifier: Classifier) -> Classifier:
@@ -321,10 +357,10 @@ def on_device(classifier: Classifier) -> Classifier:
     return classifier
 
 
-def _wants(loss: str, name: str) -> tuple[str, ...]:
-    from distilcal.losses import LOSSES, wants
+def _required_inputs(loss: str, name: str) -> tuple[str, ...]:
+    from distilcal.losses import LOSSES, required_inputs
 
-    return wants(LOSSES[loss]) if loss in LOSSES else make_term(loss, path=f"stages.{name}").wants
+    return required_inputs(LOSSES[loss]) if loss in LOSSES else build_term(loss, path=f"stages.{name}").inputs
 
 
 def _source_digest(stage: StageSettings) -> Any:

@@ -15,7 +15,7 @@ from distilcal.dynamics import Recorder, aum_halves, load_dynamics
 from distilcal.errors import InputError
 from distilcal.io.folders import MANIFEST, file_digest
 from distilcal.models.classifier import Classifier
-from distilcal.views import MIXED, VIEWS, ViewMaker, make_view
+from distilcal.views import MIXED, VIEWS, ViewMaker, build_view
 
 IN_MEMORY = 1 << 28  # bytes of a recorded table beyond which it is kept in files
 
@@ -55,7 +55,7 @@ def make_views(
         deepest = len(classifier.network.layers)
         if any(layer > deepest for layer in view.layers):
             raise InputError(f"{path}.layers: the network has {deepest} layers", remedy=f"give numbers from 0 to {deepest}")
-        views[view_name] = make_view(view, len(train.classes), dynamics, number=number, path=path)
+        views[view_name] = build_view(view, len(train.classes), dynamics, number=number, path=path)
     by_half = dynamics is not None and any(
         v.pairs in ("halves", "similar", "dissimilar") and not v.any_half for v in settings.values()
     )

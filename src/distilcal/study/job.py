@@ -26,7 +26,7 @@ from distilcal.metrics import replicates
 from distilcal.pipeline.preflight import check_stages
 from distilcal.pipeline.stage import MAP, Stage, run_stage, stage_key
 from distilcal.predictions import Predictions
-from distilcal.training.distributed import Team
+from distilcal.training.distributed import ProcessGroup
 
 RESAMPLES = 500
 SHOWN = 200  # examples of a class in a projection of features
@@ -61,10 +61,10 @@ def work(
     if not keep and (known := _known_point(record)) is not None:
         return {**known, "trained": False, "seconds": time.perf_counter() - begun}
     done = stage.done
-    team = Team()
+    processes = ProcessGroup()
     check_stages(recipe, splits)
     for other in stages.values():
-        run_stage(other, recipe, splits, stages, team)
+        run_stage(other, recipe, splits, stages, processes)
     history = stage.history()
     told: dict[str, Any] = {"key": stage.key, "epochs": history, "best": _best(stage)}
     if not keep:

@@ -1,7 +1,8 @@
-"""The only two functions that train and run a network: ``fit`` and ``predict``."""
+"""The functions that run a network: `fit` trains it, `predict` and `compute_outputs` apply it."""
 
 from distilcal.training.batches import same_inputs
-from distilcal.training.loop import Fit, Step, fit
-from distilcal.training.predict import logits_of, predict, teacher_outputs
+from distilcal.training.loop import TrainingProgress, TrainingResult, fit
+from distilcal.training.predict import compute_outputs, predict
+from distilcal.training.teacher import Features
 
-__all__ = ["Fit", "Step", "fit", "logits_of", "predict", "same_inputs", "teacher_outputs"]
+__all__ = ["Features", "TrainingProgress", "TrainingResult", "compute_outputs", "fit", "predict", "same_inputs"]

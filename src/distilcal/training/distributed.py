@@ -22,7 +22,7 @@ from distilcal.views import SEEN, View
 GATHERED = {"logits", "features"}  # with gradient
 
 
-def make_accelerator(precision: str, *, head_unused: bool = False) -> Any:
+def build_accelerator(precision: str, *, head_unused: bool = False) -> Any:
     """The only Accelerator; its number of processes must be the launcher's. ``head_unused``: no loss looks at the logits."""
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
@@ -100,16 +100,16 @@ def gathered_rows(values: NDArray[Any], rows: NDArray[np.int64], count: int, acc
     return whole_array
 
 
-class Team:
+class ProcessGroup:
     """The processes of a run outside the loop: the first one writes, the others wait for it and read."""
 
     def __init__(self) -> None:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
-        self.accelerator = make_accelerator("float32") if self.world > 1 else None
-        self.leads = self.accelerator is None or bool(self.accelerator.is_main_process)
+        self.accelerator = build_accelerator("float32") if self.world > 1 else None
+        self.is_main_process = self.accelerator is None or bool(self.accelerator.is_main_process)
 
     @contextmanager
-    def leader_first(self) -> Iterator[None]:
+    def main_process_first(self) -> Iterator[None]:
         """The first process does the work and leaves it in the store; the others then find it there."""
         if self.accelerator is None:
             yield
@@ -117,7 +117,7 @@ class Team:
             with self.accelerator.main_process_first():
                 yield
 
-    def wait(self) -> None:
+    def wait_for_everyone(self) -> None:
         """Go on when all are here."""
         if self.accelerator is not None:
             self.accelerator.wait_for_everyone()

@@ -26,18 +26,20 @@ from distilcal.models.inputs import Batches, outputs
 from distilcal.predictions import Predictions
 from distilcal.training.batches import Source
 from distilcal.training.checkpoint import States
-from distilcal.training.distributed import gathered_rows, make_accelerator, own_part, whole
-from distilcal.training.schedule import epoch_batches, epoch_seed, make_optimizer, rate_factor
+from distilcal.training.distributed import build_accelerator, gathered_rows, own_part, whole
+from distilcal.training.schedule import build_optimizer, epoch_batches, epoch_seed, rate_factor
+from distilcal.training.teacher import Features, align_teacher
 from distilcal.training.validation import check_fit, check_recorder, fit_key
-from distilcal.views import VIEWS, Batch, Draws, Term, View, joined, kept
+from distilcal.views import VIEWS, Batch, Draws, Term, View, kept
+from distilcal.views.batch import joined as join_views
 from distilcal.views.pairs import current_saliency
 
 FOLLOWED = ("accuracy", "nll", "ece", "brier", "entropy")  # on dev, after every epoch
-TOLD_EVERY = 0.2  # seconds
+PROGRESS_INTERVAL = 0.2  # seconds
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingProgress:
     """How far training is: what a progress bar shows."""
 
     epoch: int  # from 0
@@ -49,7 +51,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Fit:
+class TrainingResult:
     """What training did. The classifier has the weights of ``best_epoch``."""
 
     history: list[dict[str, Any]]  # one entry per epoch
@@ -65,17 +67,18 @@ def fit(
     terms: Sequence[Term],
     settings: TrainSettings | None = None,
     *,
-    teacher: Mapping[str, NDArray[Any]] | None = None,
+    teacher: Predictions | None = None,
+    teacher_features: Features | None = None,
     live_teacher: Classifier | None = None,
-    soft_labels: bool = False,
-    seed: int = 0,
-    folder: Path | None = None,
-    store: Path | None = None,
     views: Mapping[str, Callable[[Any, Batch], View]] = VIEWS,
     recorder: Recorder | None = None,
     groups: NDArray[Any] | None = None,
-    progress: Callable[[Step], None] | None = None,
-) -> Fit:
+    soft_labels: bool = False,
+    seed: int = 0,
+    checkpoint_dir: Path | None = None,
+    store: Path | None = None,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
+) -> TrainingResult:
     """Minimise ``Σ weight · loss(view)`` and keep the epoch that dev likes best.
 
     ``teacher`` has ``logits`` (and ``features``) of the training rows, in their order. A ``live_teacher`` is run on every batch
@@ -86,27 +89,28 @@ def fit(
     """
     settings = settings or TrainSettings()
     started = time.perf_counter()
-    dev = check_fit(classifier, train, dev, terms, teacher, live_teacher, views)
+    joined = align_teacher(train, teacher, teacher_features)
+    dev = check_fit(classifier, train, dev, terms, joined, live_teacher, views)
     if recorder is not None:
         check_recorder(recorder, train, terms)
         recorder.own_rows = False  # the loop hands every process the whole batch
-    accelerator = make_accelerator(settings.precision, head_unused=not any("logits" in t.wants for t in terms))
+    accelerator = build_accelerator(settings.precision, head_unused=not any("logits" in t.inputs for t in terms))
     batches, dev_batches = classifier.feed.read(train, store), classifier.feed.read(dev, store)
     losses: list[Any] = [t.loss for t in terms if isinstance(t.loss, nn.Module)]
     for loss in losses:
         loss.to(accelerator.device)
     network = accelerator.prepare(classifier.network)
-    optimizer = make_optimizer(network, [p for loss in losses for p in loss.parameters()], settings)
+    optimizer = build_optimizer(network, [p for loss in losses for p in loss.parameters()], settings)
     loop = _Loop(classifier, network, optimizer, accelerator, settings, tuple(terms), views, seed, recorder)
-    asks = any(w.startswith("teacher_") for t in terms if not getattr(views[t.view], "asks_live", False) for w in t.wants)
-    source = Source(train, batches, teacher, live_teacher, classifier, soft_labels, accelerator.device, asks)
+    asks = any(w.startswith("teacher_") for t in terms if not getattr(views[t.view], "asks_live", False) for w in t.inputs)
+    source = Source(train, batches, joined, live_teacher, classifier, soft_labels, accelerator.device, asks)
     # Hashing weights and data takes a while, and only a saved state needs it.
     key = (
         ""
-        if folder is None
-        else fit_key(classifier, train, dev, terms, settings, teacher, live_teacher, soft_labels, seed, views, recorder, groups)
+        if checkpoint_dir is None
+        else fit_key(classifier, train, dev, terms, settings, joined, live_teacher, soft_labels, seed, views, recorder, groups)
     )
-    states = States(folder, key, classifier.network)
+    states = States(checkpoint_dir, key, classifier.network)
     history = states.resume(optimizer, losses, recorder)
     resumed_at = len(history)
     with torch.random.fork_rng():
@@ -121,7 +125,7 @@ def fit(
                 if hasattr(loss, "start_epoch"):
                     loss.start_epoch(epoch, settings.epochs)
             order = epoch_batches(len(train), batches.lengths, settings.batch, seed=seed, epoch=epoch, groups=groups)
-            means = loop.epoch(epoch, order, source, augment, progress, history)
+            means = loop.epoch(epoch, order, source, augment, on_progress, history)
             if recorder is not None:
                 recorder.end_epoch()
             predictions = _predict_dev(loop, dev, dev_batches)
@@ -132,14 +136,14 @@ def fit(
             history.append(
                 {"epoch": epoch, "losses": means, "lr": loop.rate, "dev": followed, "seconds": time.perf_counter() - begun}
             )
-            if accelerator.is_main_process or folder is None:  # without a folder each process remembers for itself
+            if accelerator.is_main_process or checkpoint_dir is None:  # without a folder each process remembers for itself
                 states.save(history, optimizer, losses, recorder, best=_best(history, settings) == epoch)
             accelerator.wait_for_everyone()
     accelerator.unwrap_model(network, keep_fp32_wrapper=False)
     states.take_best(_best(history, settings))
     classifier.network.eval()
     classifier.new_head = False
-    return Fit(history, _best(history, settings), time.perf_counter() - started, resumed_at)
+    return TrainingResult(history, _best(history, settings), time.perf_counter() - started, resumed_at)
 
 
 @dataclass
@@ -160,7 +164,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self.names = _distinct_names(self.terms)
         self.used = tuple(dict.fromkeys(t.view for t in self.terms))
-        self.wanted = {name: frozenset(w for t in self.terms if t.view == name for w in t.wants) for name in self.used}
+        self.wanted = {name: frozenset(w for t in self.terms if t.view == name for w in t.inputs) for name in self.used}
         # A mean over rows that count in each part is not the mean over those of the batch.
         self.by_part = all(t.by_example for t in self.terms) and not any(
             getattr(self.views[name], "drops_rows", False) for name in self.used
@@ -177,7 +181,7 @@ class _Loop:
         order: Sequence[NDArray[np.int64]],
         source: Source,
         augment: torch.Generator,
-        progress: Callable[[Step], None] | None,
+        progress: Callable[[TrainingProgress], None] | None,
         history: Sequence[dict[str, Any]],
     ) -> dict[str, float]:
         """Train on every batch once; the mean of each loss over the examples."""
@@ -197,10 +201,10 @@ class _Loop:
                 nn.utils.clip_grad_norm_(self.parameters, settings.clip)
             self.stepper.step()
             self.optimizer.zero_grad()
-            if progress is not None and (time.perf_counter() - told > TOLD_EVERY or step + 1 == count):
+            if progress is not None and (time.perf_counter() - told > PROGRESS_INTERVAL or step + 1 == count):
                 told = time.perf_counter()
                 last = history[-1]["dev"] if history else {}
-                progress(Step(epoch, settings.epochs, step + 1, count, losses.so_far(), last))
+                progress(TrainingProgress(epoch, settings.epochs, step + 1, count, losses.so_far(), last))
         return losses.so_far()
 
     def _add_gradient(self, total: Tensor) -> None:
@@ -247,7 +251,7 @@ class _Loop:
             for batch, part in zip(batches, parts, strict=True):
                 states.append(_rng_state(source.device))
                 first.append(self._look(batch, len(part)))
-        seen = {name: joined([f[name] for f in first]) for name in self.used}
+        seen = {name: join_views([f[name] for f in first]) for name in self.used}
         self._record(seen)
         for view in seen.values():
             view.logits.requires_grad_()

@@ -1,4 +1,4 @@
-"""Running a network without training it: Predictions, and a teacher's outputs from the store."""
+"""Running a network without training it: `predict` returns Predictions, `compute_outputs` arrays by name."""
 
 from __future__ import annotations
 
@@ -17,43 +17,108 @@ from distilcal.predictions import Predictions
 
 
 def predict(
-    classifier: Classifier, data: Dataset, *, store: Path | None = None, batch: int = 64, progress: Progress | None = None
+    classifier: Classifier, data: Dataset, *, store: Path | None = None, batch: int = 64, on_progress: Progress | None = None
 ) -> Predictions:
-    """What a classifier says about labelled data. With a store, rows that are known are not computed again."""
+    """Predict labelled data with a classifier.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The network with its inputs and class names.
+    data : Dataset
+        Labelled examples; classes are matched by name.
+    store : Path, optional
+        Folder in which outputs are cached: rows that are in it are not computed again.
+    batch : int, default 64
+        Examples per forward pass.
+    on_progress : callable, optional
+        Called with the number of rows done and the number of all rows.
+
+    Returns
+    -------
+    Predictions
+        Logits in the order of the classifier's classes, with the ids and labels of the data.
+
+    Raises
+    ------
+    InputError
+        If the data have no labels. `compute_outputs` returns the logits of such data.
+
+    Examples
+    --------
+    >>> from distilcal.config.schema import ModelSettings
+    >>> from distilcal.data import Vectors
+    >>> from distilcal.models import make_classifier
+    >>> data = Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 1, 0], ("no", "yes"), name="dev")
+    >>> predict(make_classifier(ModelSettings(name="linear"), data), data)
+    Predictions('dev', 4 rows, 2 classes)
+    """
     if data.labels is None:
-        raise InputError(f"{data.name!r} has no labels", remedy="use logits_of for data without labels")
-    logits = logits_of(classifier, data, store=store, batch=batch, progress=progress)
-    same = data.with_classes(classifier.classes)
-    assert same.labels is not None
+        raise InputError(f"{data.name!r} has no labels", remedy="use compute_outputs for data without labels")
+    logits = compute_outputs(classifier, data, store=store, batch=batch, on_progress=on_progress)["logits"]
+    matched = data.with_classes(classifier.classes)
+    assert matched.labels is not None
     return Predictions(
-        logits, same.labels, ids=data.ids, classes=classifier.classes, label_probs=same.label_probs, name=data.name
+        logits,
+        matched.labels,
+        ids=data.ids,
+        classes=classifier.classes,
+        label_probs=matched.label_probs,
+        name=data.name,
     )
 
 
-def logits_of(
-    classifier: Classifier, data: Dataset, *, store: Path | None = None, batch: int = 64, progress: Progress | None = None
-) -> NDArray[np.float32]:
-    """Logits (N, K) of data with or without labels."""
-    return teacher_outputs(classifier, data, ("logits",), store=store, batch=batch, progress=progress)["logits"]
-
-
-def teacher_outputs(
+def compute_outputs(
     classifier: Classifier,
     data: Dataset,
     names: tuple[str, ...] = ("logits",),
     *,
     store: Path | None = None,
     batch: int = 64,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Logits, and features where asked for, row by row; from the store where they are known, kept there where they are not."""
+    """Compute logits or features of data with or without labels.
 
-    def make(rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        part = data if len(rows) == len(data) and (np.diff(rows) == 1).all() else data.select(rows)
+    Parameters
+    ----------
+    classifier : Classifier
+        The network with its inputs and class names.
+    data : Dataset
+        The examples; labels are not looked at.
+    names : tuple of str, default ("logits",)
+        Which outputs: ``"logits"`` (N, K), ``"features"`` (N, ...), or both.
+    store : Path, optional
+        Folder in which outputs are cached by content: rows that are in it are not computed again, in any order.
+    batch : int, default 64
+        Examples per forward pass.
+    on_progress : callable, optional
+        Called with the number of rows done and the number of all rows.
+
+    Returns
+    -------
+    dict of str to array
+        float32 arrays, row by row as the data.
+
+    Examples
+    --------
+    >>> from distilcal.config.schema import ModelSettings
+    >>> from distilcal.data import Vectors
+    >>> from distilcal.models import make_classifier
+    >>> data = Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 1, 0], ("no", "yes"))
+    >>> classifier = make_classifier(ModelSettings(name="mlp", hidden=(3,)), data)
+    >>> outputs = compute_outputs(classifier, data, ("logits", "features"))
+    >>> outputs["logits"].shape, outputs["features"].shape
+    ((4, 2), (4, 3))
+    """
+
+    def run_network(rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        all_in_order = len(rows) == len(data) and bool((np.diff(rows) == 1).all())
+        part = data if all_in_order else data.select(rows)
         batches = classifier.feed.read(part, store)
         device = next(classifier.network.parameters()).device
-        return dict(outputs(classifier.network, batches, names, batch_size=batch, device=device, progress=progress))
+        return dict(outputs(classifier.network, batches, names, batch_size=batch, device=device, progress=on_progress))
 
     if store is None:
-        return make(np.arange(len(data)))
-    return RowCache(store / "outputs", classifier.fingerprint).fetch(data.content_keys, names, make)
+        return run_network(np.arange(len(data)))
+    cache = RowCache(store / "outputs", classifier.fingerprint)
+    return cache.fetch(data.content_keys, names, run_network)

@@ -72,7 +72,7 @@ def rate_factor(settings: TrainSettings, step: int, steps: int, per_epoch: int) 
     return 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
 
-def make_optimizer(network: nn.Module, others: Iterable[nn.Parameter], settings: TrainSettings) -> torch.optim.Optimizer:
+def build_optimizer(network: nn.Module, others: Iterable[nn.Parameter], settings: TrainSettings) -> torch.optim.Optimizer:
     """AdamW, whose decay spares biases and norms, or SGD; ``others`` are parameters of losses."""
     given = [p for p in (*network.parameters(), *others) if p.requires_grad]
     if settings.optimizer == "sgd":

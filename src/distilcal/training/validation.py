@@ -44,11 +44,6 @@ def check_fit(
         )
     if not terms:
         raise InputError("there is nothing to minimise", remedy="give at least one term, as cross_entropy")
-    for name, value in (teacher or {}).items():
-        if len(value) != len(train):
-            raise InputError(
-                f"the teacher has {name} of {len(value)} rows, {train.name!r} has {len(train)}", remedy="match them by id"
-            )
     have = {f"teacher_{name}" for name in (teacher or {})} | ({"teacher_logits", "teacher_features"} if live_teacher else set())
     if live_teacher is not None and not same_inputs(classifier, live_teacher):
         raise InputError(
@@ -57,7 +52,7 @@ def check_fit(
     for term in terms:
         if term.view not in views:
             raise InputError(f"there is no view {term.view!r}", remedy=f"views: {', '.join(views)}")
-        missing = [w for w in term.wants if w.startswith("teacher_") and w not in have]
+        missing = [w for w in term.inputs if w.startswith("teacher_") and w not in have]
         if missing:
             raise InputError(f"{term.name} needs {missing[0]}", remedy="give a teacher that has them, or leave out this term")
     return dev.with_classes(train.classes)

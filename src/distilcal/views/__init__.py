@@ -1,7 +1,7 @@
 """Views and terms: a method is ``Σ weight · loss(view)``.
 
 A view is one way a batch goes through the student; a term is a loss, its weight and the view it looks at. The plain view is the
-batch as it stands; the others are described by ``ViewSettings`` and made by ``make_view``. Any function
+batch as it stands; the others are described by ``ViewSettings`` and made by ``build_view``. Any function
 ``(network, batch) -> View`` is a view too: give it to ``fit`` by name.
 """
 
@@ -9,8 +9,8 @@ from typing import Literal
 
 from distilcal.views.batch import SEEN, Batch, Draws, View, ViewMaker, joined, kept, plain
 from distilcal.views.checks import check_view
-from distilcal.views.mixing import Mixing, make_view
-from distilcal.views.terms import BY_EXAMPLE, Term, make_term
+from distilcal.views.mixing import Mixing, build_view
+from distilcal.views.terms import BY_EXAMPLE, Term, build_term
 
 VIEWS: dict[str, ViewMaker] = {"plain": plain}
 Kind = Literal["mixup", "manifold", "cutmix", "cutout"]
@@ -27,10 +27,10 @@ __all__ = [
     "Term",
     "View",
     "ViewMaker",
+    "build_term",
+    "build_view",
     "check_view",
     "joined",
     "kept",
-    "make_term",
-    "make_view",
     "plain",
 ]

@@ -1,6 +1,6 @@
 """Views that change what the student sees: mixup, manifold mixup, CutMix, cutout.
 
-A view is made once for a stage (``make_view``) and called with the network and a batch. It costs one forward pass of the
+A view is made once for a stage (``build_view``) and called with the network and a batch. It costs one forward pass of the
 student at most: what the plain pass said is shared. To add one: a branch in ``Mixing.__call__`` and a kind in ``ViewSettings``.
 """
 
@@ -21,7 +21,7 @@ from distilcal.dynamics import Dynamics, aum_halves
 from distilcal.errors import InputError
 from distilcal.models.base import Mix, Output, Tensors, lerp
 from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, Rows, View
-from distilcal.views.pairs import PairRule, SalientPairs, make_pairs
+from distilcal.views.pairs import PairRule, SalientPairs, build_pairs
 
 TEACHERS = frozenset({"teacher_logits", "teacher_features"})
 PARTS = 4  # into which partners of different lengths are sorted
@@ -288,7 +288,7 @@ def _teacher_of(batch: Batch) -> dict[str, Tensor | None]:
     return {"teacher_logits": batch.teacher_logits, "teacher_features": batch.teacher_features}
 
 
-def make_view(
+def build_view(
     settings: ViewSettings, classes: int, dynamics: Dynamics | None = None, *, number: int = 0, path: str = ""
 ) -> Mixing:
     """The view that settings describe; ``dynamics`` (rows in the order of the training set) where its pairs need a map."""
@@ -298,7 +298,7 @@ def make_view(
         raise InputError(
             f"{where}a hidden layer mixes examples of one batch", remedy="add candidates = 'batch', or leave out layers"
         )
-    rule = make_pairs(settings, dynamics, path, inside=hidden)
+    rule = build_pairs(settings, dynamics, path, inside=hidden)
     high = aum_halves(dynamics) if settings.variant == "author_code" and dynamics is not None else None
     return Mixing(settings, rule, classes, number, high)
 

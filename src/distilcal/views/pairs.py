@@ -181,7 +181,7 @@ def extreme_partners(
     return partner
 
 
-def make_pairs(settings: ViewSettings, dynamics: Dynamics | None, path: str = "", *, inside: bool = False) -> PairRule:
+def build_pairs(settings: ViewSettings, dynamics: Dynamics | None, path: str = "", *, inside: bool = False) -> PairRule:
     """The rule that a view's settings name; ``inside`` keeps partners to the own part of a batch (mixing at hidden layers)."""
     where = f"{path}: " if path else ""
     in_batch = settings.candidates == "batch"

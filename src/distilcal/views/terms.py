@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from distilcal.errors import InputError
-from distilcal.losses import LOSSES, wants
+from distilcal.losses import LOSSES, required_inputs
 from distilcal.views.batch import SEEN, View
 
 # Their value on a batch is the mean of their values on its parts. All others, a user's own included, are taken to look at the
@@ -42,28 +42,28 @@ class Term:
     name: str = ""
     by_example: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the loss, as given
-    wants: tuple[str, ...] = field(init=False)  # what the loss asks of a view
+    inputs: tuple[str, ...] = field(init=False)  # what the loss asks of a view
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "wants", wants(self.loss))  # looked up once: it costs more than a small loss
+        object.__setattr__(self, "inputs", required_inputs(self.loss))  # looked up once: it costs more than a small loss
 
     def __call__(self, view: View) -> Tensor:
         if not len(view):  # nobody in this batch was mixed
             return view.logits.sum() * 0.0
-        return self.loss(*[getattr(view, name) for name in self.wants])
+        return self.loss(*[getattr(view, name) for name in self.inputs])
 
 
-def make_term(
+def build_term(
     loss: str | Callable[..., Any],
     weight: float = 1.0,
     view: str = "plain",
     settings: Mapping[str, Any] | None = None,
-    known: Mapping[str, Any] | None = None,
+    context: Mapping[str, Any] | None = None,
     path: str = "",
 ) -> Term:
     """A term from the name of a loss, or from any function whose arguments are named as a view's fields.
 
-    ``known`` has what a loss with a memory is made from: ``n_data, classes, labels, features, teacher_features``.
+    ``context`` has what a loss with a memory is made from: ``n_data, classes, labels, features, teacher_features``.
     """
     where = f"{path}: " if path else ""
     if isinstance(loss, str) and loss not in LOSSES:
@@ -80,12 +80,12 @@ def make_term(
     try:
         if isinstance(made, type):
             needed = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-            bound = made(*((known or {})[n] for n in needed), **settings)
+            bound = made(*((context or {})[n] for n in needed), **settings)
         else:
             bound = _Bound(made, settings) if settings else made
     except KeyError as error:
-        raise InputError(f"{where}{name} needs {error.args[0]}", remedy="give it in known") from None
-    unknown = [n for n in wants(bound) if n not in SEEN]
+        raise InputError(f"{where}{name} needs {error.args[0]}", remedy="pass it in context") from None
+    unknown = [n for n in required_inputs(bound) if n not in SEEN]
     if unknown:
         raise InputError(f"{where}{name} asks for {unknown[0]!r}", remedy=f"a view has {', '.join(SEEN)}")
     return Term(bound, weight, view, name, name in BY_EXAMPLE and loss in LOSSES, settings)
