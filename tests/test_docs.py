@@ -71,7 +71,7 @@ def test_documented_json_keys_are_those_that_are_written():
     from conftest import make
 
     from distilcal.evaluation import evaluate_model
-    from distilcal.report.as_json import to_json
+    from distilcal.report.evaluations.as_json import to_json
 
     text = (ROOT / "docs" / "reference" / "eval-json.md").read_text(encoding="utf-8")
     test = make(200, 3)

@@ -6,7 +6,7 @@ from conftest import make
 
 from distilcal import InputError, Predictions
 from distilcal.evaluation import evaluate_model, shared_rows
-from distilcal.report.words import next_steps, reading
+from distilcal.report.evaluations.sentences import next_steps, reading
 
 
 def calibrated(rows, seed, *, scale=1.0, name="test"):

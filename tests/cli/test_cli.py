@@ -280,7 +280,7 @@ def test_narrow_windows_show_fewer_columns(folder):
     from rich.console import Console
 
     from distilcal.evaluation import evaluate_model
-    from distilcal.report.terminal import show
+    from distilcal.report.evaluations.terminal import show
 
     found = evaluate_model(
         Predictions.load(folder / "test.npz", name="test"), Predictions.load(folder / "dev.npz", name="dev"), intervals=20

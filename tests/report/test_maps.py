@@ -19,6 +19,7 @@ from test_page import CHROMIUM, Outline, check_outline, in_browser
 
 from distilcal.cli.main import main
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
+from distilcal.report.formatting import one_line
 from distilcal.report.map_page import (
     LABEL,
     MAP,
@@ -32,7 +33,7 @@ from distilcal.report.map_page import (
     write_map_page,
     write_map_svg,
 )
-from distilcal.report.maps import Examples, make_map, one_line, show_map, write_map_table
+from distilcal.report.maps import Examples, make_map, show_map, write_map_table
 
 pytest.importorskip("jinja2")
 

@@ -14,7 +14,7 @@ from conftest import make
 
 from distilcal import Predictions
 from distilcal.evaluation import evaluate_model
-from distilcal.report.page import MOST_CLASSES, render, write_page
+from distilcal.report.evaluations.page import MOST_CLASSES, render, write_page
 
 pytest.importorskip("jinja2")
 

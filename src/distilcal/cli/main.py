@@ -142,17 +142,17 @@ def evaluate_command(
         )
     # Files first: a reader of standard output may go away.
     if html is not None:
-        from distilcal.report.page import write_page
+        from distilcal.report.evaluations.page import write_page
 
         write_page(evaluation, html)
     if save_calibrator is not None and evaluation.calibrator is not None:
         evaluation.calibrator.save(save_calibrator)
     if as_json:
-        from distilcal.report.as_json import to_json
+        from distilcal.report.evaluations.as_json import to_json
 
         click.echo(json.dumps(to_json(evaluation), indent=2, allow_nan=False, ensure_ascii=False))
         return
-    from distilcal.report.terminal import show
+    from distilcal.report.evaluations.terminal import show
 
     show(evaluation)
     if html is not None:

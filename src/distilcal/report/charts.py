@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from distilcal.report.evaluations.page import Chart
+from distilcal.report.formatting import one_line
 from distilcal.report.map_page import MARKS, MOST_POINTS, WIDTHS, Mark, _round_step
-from distilcal.report.maps import one_line
-from distilcal.report.page import Chart
 from distilcal.selective import counted
 
 Figure = Mapping[str, Any]

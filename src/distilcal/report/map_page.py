@@ -18,18 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal import __version__
-from distilcal.io.atomic import atomic_write
+from distilcal.report.evaluations.page import MOST_CLASSES, Chart
+from distilcal.report.formatting import one_line
+from distilcal.report.html import render_template, write_text
 from distilcal.report.maps import (
     DataMap,
     Rows,
     class_shares,
     median_of,
     next_steps,
-    one_line,
     reading,
     region_rows,
 )
-from distilcal.report.page import MOST_CLASSES, Chart, filled
 from distilcal.selective import counted
 
 MOST_POINTS = 4000  # of the picture: more would hide each other
@@ -68,23 +68,19 @@ LABEL = (136.0, 24.0)  # room for the name of a region
 
 def write_map_page(m: DataMap, path: Path) -> None:
     """One self-contained page, written aside and renamed."""
-    content = render_map(m).encode("utf-8", "replace")
-    with atomic_write(path) as file:
-        file.write(content)
+    write_text(render_map(m), path)
 
 
 def write_map_svg(m: DataMap, path: Path) -> None:
     """The picture alone, with its histograms: light, without scripts or styles from elsewhere."""
     picture = _picture(m, titles=False)
-    content = filled("map.svg.jinja", m=m, picture=picture, histograms=_histograms(m), marks=MARKS).encode("utf-8", "replace")
-    with atomic_write(path) as file:
-        file.write(content)
+    write_text(render_template("map.svg.jinja", m=m, picture=picture, histograms=_histograms(m), marks=MARKS), path)
 
 
 def render_map(m: DataMap) -> str:
     """The page as text."""
     classes = _class_rows(m)
-    return filled(
+    return render_template(
         "map.html.jinja",
         m=m,
         d=m.dynamics,

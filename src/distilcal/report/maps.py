@@ -7,12 +7,8 @@ examples themselves come from the caller: a map knows ids only.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import sys
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,21 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from distilcal.dynamics import Dynamics, aum_halves, likely_mislabelled, regions
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write
-from distilcal.report.page import _number, _percent
-from distilcal.report.terminal import _Console
+from distilcal.report.console import build_console, print_list, prose_width
+from distilcal.report.formatting import csv_bytes, format_number, format_percent, join_listed, one_line
 from distilcal.selective import counted
 
 Rows = NDArray[np.int64]
 SHOWN = 8  # doubtful labels on the terminal
 CHUNK_ROWS = 20_000
-TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # signs that turn the direction of writing
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +127,6 @@ def make_map(
     return DataMap(one_line(name, 200), dynamics, found, fraction, disjoint, examples, one_line(why_not, 500), left_out)
 
 
-def one_line(text: str, most: int) -> str:
-    """Text without line breaks, and without signs that would steer a terminal or turn the direction of writing."""
-    line = " ".join(text[: 4 * most].split())
-    line = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") or c in TURNS else c for c in line)
-    return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1].rstrip() + "…"
-
-
 # ---- words -------------------------------------------------------------------------------------------------------------
 
 
@@ -152,7 +139,7 @@ def reading(m: DataMap) -> Iterator[str]:
     )
     parts = [f"{m.right[rows].mean():.0%} in the {name}" for name, rows in m.regions.items() if len(rows)]
     if parts:
-        yield f"By region that is {_listed(parts)} examples."
+        yield f"By region that is {join_listed(parts)} examples."
     if len(m.doubtful):
         yield (
             f"{counted(len(m.doubtful), 'example')} ({len(m.doubtful) / len(m):.1%}) lost to another class on average "
@@ -192,17 +179,13 @@ def class_shares(m: DataMap, rows: Rows | None) -> NDArray[np.float64]:
     return np.bincount(labels, minlength=len(m.dynamics.classes)) / max(len(labels), 1)
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 # ---- terminal ----------------------------------------------------------------------------------------------------------
 
 
 def show_map(m: DataMap, console: Console | None = None) -> None:
     """Print regions, the most doubtful labels, what they mean and what to do next."""
     if console is None:
-        console = _Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+        console = build_console()
     console.print(_region_table(m))
     console.print(Text("confidence, variability and AUM: medians; right: mean share of the epochs", style="dim"))
     lowest = m.by_aum[:SHOWN]
@@ -212,11 +195,9 @@ def show_map(m: DataMap, console: Console | None = None) -> None:
     if m.why_not:
         console.print(Text(f"the examples themselves are not shown: {m.why_not}", style="dim"), soft_wrap=True)
     console.print()
-    width = min(console.width, 110)
-    console.print(Text(" ".join(reading(m))), width=width)
+    console.print(Text(" ".join(reading(m))), width=prose_width(console))
     console.print(Text("\nNext", style="bold"))
-    for step in next_steps(m):
-        console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2), expand=False), width=width)
+    print_list(console, next_steps(m))
 
 
 def _region_table(m: DataMap) -> Table:
@@ -227,8 +208,8 @@ def _region_table(m: DataMap) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("classes")
     for row in region_rows(m):
-        numbers = (f"{row['count']:,}", *(_number(row[key]) for key in ("confidence", "variability", "aum")))
-        table.add_row(row["title"], *numbers, _percent(row["right"]), f"{row['doubtful']:,}", Text(row["classes"]))
+        numbers = (f"{row['count']:,}", *(format_number(row[key]) for key in ("confidence", "variability", "aum")))
+        table.add_row(row["title"], *numbers, format_percent(row["right"]), f"{row['doubtful']:,}", Text(row["classes"]))
     return table
 
 
@@ -296,10 +277,10 @@ def write_map_table(m: DataMap, path: Path) -> None:
             parquet.write_table(pyarrow.table({title: values[m.by_aum] for title, values in columns.items()}), file)
             return
         # Text stays as it is, as in all our files: what a spreadsheet makes of a leading = is for its import to say.
-        file.write(_csv_lines([list(columns)]))
+        file.write(csv_bytes([list(columns)]))
         for start in range(0, len(m), CHUNK_ROWS):
             rows = m.by_aum[start : start + CHUNK_ROWS]
-            file.write(_csv_lines(zip(*(_cells(values[rows]) for values in columns.values()), strict=True)))
+            file.write(csv_bytes(zip(*(_cells(values[rows]) for values in columns.values()), strict=True)))
 
 
 def _table_columns(m: DataMap) -> dict[str, NDArray[Any]]:
@@ -330,12 +311,6 @@ def _cells(values: NDArray[Any]) -> list[Any]:
         return [str(v).replace("\r\n", "\n").replace("\r", "\n") for v in values]
     cells: list[Any] = values.tolist()
     return cells
-
-
-def _csv_lines(rows: Any) -> bytes:
-    lines = io.StringIO()
-    csv.writer(lines, lineterminator="\n").writerows(rows)
-    return lines.getvalue().encode("utf-8", "replace")
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -6,7 +6,6 @@ Reads the folders of finished runs and trains nothing. ``summarise`` gathers, ``
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,12 @@ from distilcal import __version__
 from distilcal.calibrate import load_calibrator
 from distilcal.errors import InputError
 from distilcal.evaluation import evaluate_set
-from distilcal.io.atomic import atomic_write, read_json
+from distilcal.io.atomic import read_json
 from distilcal.metrics import Comparison, compare
 from distilcal.predictions import Predictions
-from distilcal.report.page import CHART, COUNTS, filled, reliability_chart
-from distilcal.report.terminal import _Console
+from distilcal.report.console import build_console, prose_width
+from distilcal.report.evaluations.page import CHART, COUNTS, reliability_chart
+from distilcal.report.html import render_template, write_text
 from distilcal.selective import counted
 
 SUMMED = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "oe", "entropy", "aurc")
@@ -168,7 +168,7 @@ def show_runs(runs: Sequence[Run], console: Console | None = None) -> None:
     """Print a table for each set, and what they say."""
     s = summarise(runs)
     if console is None:
-        console = _Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+        console = build_console()
     for name in s.sets:
         console.print(_table(s, name))
     console.print(
@@ -176,20 +176,18 @@ def show_runs(runs: Sequence[Run], console: Console | None = None) -> None:
     )
     console.print()
     for sentence in reading(s):
-        console.print(Text(sentence), width=min(console.width, 110))
+        console.print(Text(sentence), width=prose_width(console))
 
 
 def write_runs_page(runs: Sequence[Run], path: Path) -> None:
     """One self-contained page on the runs, written aside and renamed."""
-    content = render_runs(runs).encode()
-    with atomic_write(path) as file:
-        file.write(content)
+    write_text(render_runs(runs), path)
 
 
 def render_runs(runs: Sequence[Run]) -> str:
     """The page as text."""
     s = summarise(runs)
-    return filled(
+    return render_template(
         "runs.html.jinja",
         s=s,
         runs=runs,

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,10 +25,10 @@ from distilcal import __version__
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, read_json
 from distilcal.report.charts import BAND, COLOURS, draw
+from distilcal.report.console import build_console, prose_width
+from distilcal.report.formatting import csv_bytes, format_p_value, one_line
+from distilcal.report.html import render_template
 from distilcal.report.map_page import MARKS, MOST_POINTS
-from distilcal.report.maps import _csv_lines, one_line
-from distilcal.report.page import filled
-from distilcal.report.terminal import _Console, p_text
 from distilcal.selective import counted, in_percent
 
 RESULTS, PAGE = "results.json", "study.html"
@@ -295,12 +294,8 @@ def _state(cell: Mapping[str, Any] | None) -> str:
 
 def _difference(how: Mapping[str, Any], d: Mapping[str, Any]) -> str:
     span = f" [{_shown(how, d['low'], signed=True)}, {_shown(how, d['high'], signed=True)}]" if d["low"] is not None else ""
-    chance = f", p {_p(d['p'])}" if d["p"] is not None else ""
+    chance = f", p {format_p_value(d['p'])}" if d["p"] is not None else ""
     return f"{_shown(how, d['value'], signed=True)}{span}{chance}"
-
-
-def _p(value: float | None) -> str:
-    return "–" if value is None else p_text(value)
 
 
 # ---- CSV, Markdown, LaTeX ----------------------------------------------------------------------------------------------
@@ -330,7 +325,7 @@ def table_csv(table: Mapping[str, Any]) -> bytes:
                 "significant": _word(d.get("significant")),
             }
             lines.append(["" if v is None else v for v in (known[name] for name in CSV_COLUMNS)])
-    return _csv_lines(lines)
+    return csv_bytes(lines)
 
 
 def table_markdown(results: Mapping[str, Any], table: Mapping[str, Any], heading: str = "#") -> str:
@@ -404,7 +399,10 @@ def _claim_markdown(claim: Mapping[str, Any]) -> str:
     if not claim["parts"]:
         return said
     head = [_md_row(["comparison", "difference", "p", "verdict"]), _md_row([":--", "--:", "--:", ":--"])]
-    rows = [_md_row([_md(p["what"]), _md(_difference(p, {**p, "p": None})), _p(p["p"]), p["verdict"]]) for p in claim["parts"]]
+    rows = [
+        _md_row([_md(p["what"]), _md(_difference(p, {**p, "p": None})), format_p_value(p["p"]), p["verdict"]])
+        for p in claim["parts"]
+    ]
     return "\n".join([said, "", *head, *rows])
 
 
@@ -472,7 +470,7 @@ def _tex_cell(cell: Mapping[str, Any] | None) -> str:
 def render_study(results: Mapping[str, Any]) -> str:
     """The page as text."""
     verdicts = Counter(claim["verdict"] for claim in results["claims"])
-    return filled(
+    return render_template(
         "study.html.jinja",
         r=results,
         reading=list(reading(results)),
@@ -505,7 +503,7 @@ def render_study(results: Mapping[str, Any]) -> str:
                         **part,
                         "difference": _shown(part, part["value"], signed=True),
                         "interval": " to ".join(_shown(part, part[end], signed=True) for end in ("low", "high")),
-                        "chance": _p(part["p"]),
+                        "chance": format_p_value(part["p"]),
                     }
                     for part in claim["parts"]
                 ],
@@ -563,8 +561,8 @@ def show_study(folder: Path, console: Console | None = None) -> None:
     """Print tables, claims, what failed and where the page is."""
     results = read_results(folder)
     if console is None:
-        console = _Console(highlight=False, width=None if sys.stdout.isatty() else 150)
-    width = min(console.width, 110)
+        console = build_console()
+    width = prose_width(console)
     said: dict[str, None] = {}  # how to read a table is said below the first of its kind
     for table in results["tables"]:
         for part in _fitting(console, table):

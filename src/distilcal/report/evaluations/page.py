@@ -16,9 +16,10 @@ import numpy as np
 from distilcal import __version__
 from distilcal.evaluation import ModelEvaluation, SetEvaluation, ThresholdCheck
 from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
-from distilcal.report.terminal import SHIFT_METRICS, p_text
-from distilcal.report.words import FEW_ROWS, next_steps, reading
-from distilcal.selective import counted, in_percent
+from distilcal.report.evaluations.sentences import FEW_ROWS, next_steps, reading
+from distilcal.report.evaluations.terminal import SHIFT_METRICS
+from distilcal.report.html import render_template, write_text
+from distilcal.selective import counted
 
 MOST_CLASSES = 200
 CURVE_POINTS = 240
@@ -47,11 +48,7 @@ COUNTS = Chart(top=288.0, height=60.0)
 
 def write_page(evaluation: ModelEvaluation, path: Path) -> None:
     """Write the page, aside first and then renamed."""
-    from distilcal.io.atomic import atomic_write
-
-    content = render(evaluation).encode()
-    with atomic_write(path) as file:
-        file.write(content)
+    write_text(render(evaluation), path)
 
 
 def render(evaluation: ModelEvaluation) -> str:
@@ -59,7 +56,7 @@ def render(evaluation: ModelEvaluation) -> str:
     a = evaluation
     sets = [_titled(a.test, a.calibrated, "in domain"), *(_titled(x, y, "out of domain") for x, y in a.ood)]
     worst = sorted(a.test.classes, key=lambda row: -row.error)
-    return filled(
+    return render_template(
         "page.html.jinja",
         a=a,
         reading=list(reading(a)),
@@ -80,22 +77,6 @@ def render(evaluation: ModelEvaluation) -> str:
         check_at_home=_check_at_home(a),
         version=__version__,
     )
-
-
-def filled(template: str, **values: Any) -> str:
-    """A template with its values, text escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("distilcal.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=_number, percent=_percent, p_text=p_text, in_percent=in_percent)
-    text: str = environment.get_template(template).render(**values)
-    return text
 
 
 def _titled(before: SetEvaluation, after: SetEvaluation | None, where: str) -> dict[str, Any]:
@@ -202,13 +183,3 @@ def _definitions(a: ModelEvaluation) -> list[dict[str, str]]:
         first = (function.__doc__ or "").strip().split("\n\n")[0]
         found.append({"name": name, "text": " ".join(first.replace("`", "").split()), "here": figure.definition})
     return found
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    if value is None or math.isnan(value):
-        return "–"
-    return "∞" if math.isinf(value) else f"{value:.{digits}f}"
-
-
-def _percent(value: float, digits: int = 1) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}%}"

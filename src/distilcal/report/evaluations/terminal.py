@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from distilcal.evaluation import ModelEvaluation, SetEvaluation
 from distilcal.metrics import Comparison, MetricValue
-from distilcal.report.words import next_steps, reading
+from distilcal.report.console import build_console, print_list, prose_width
+from distilcal.report.evaluations.sentences import next_steps, reading
+from distilcal.report.formatting import format_p_value
 from distilcal.selective import counted
 
 SHIFT_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "smooth_ece")
 
 
-class _Console(Console):
-    """A console that leaves a broken pipe to the command line, which ends quietly."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
 def show(evaluation: ModelEvaluation, console: Console | None = None) -> None:
     """Print the tables, what they mean and what to do next. Text from the user's files is never read as markup."""
     if console is None:
-        # Piped output has no width of its own: wide enough for the definitions.
-        console = _Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+        console = build_console()
     a = evaluation
     console.print(_metrics_table(a.test, a.calibrated, console.width))
     console.print(Text("* larger than 95% of perfectly calibrated models would show at this number of rows", style="dim"))
@@ -39,11 +31,9 @@ def show(evaluation: ModelEvaluation, console: Console | None = None) -> None:
     if a.comparison is not None:
         console.print(_comparison_table(a.comparison))
     console.print()
-    width = min(console.width, 110)  # prose is hard to read in longer lines
-    console.print(Text(" ".join(reading(a))), width=width)
+    console.print(Text(" ".join(reading(a))), width=prose_width(console))
     console.print(Text("\nNext", style="bold"))
-    for step in next_steps(a):
-        console.print(Padding(Text(f"– {step}"), (0, 0, 0, 2), expand=False), width=width)
+    print_list(console, next_steps(a))
 
 
 def _metrics_table(before: SetEvaluation, after: SetEvaluation | None, width: int) -> Table:
@@ -98,13 +88,9 @@ def _comparison_table(c: Comparison) -> Table:
     for d in c.differences.values():
         better = {"a": c.a, "b": c.b, None: "–"}[d.better]
         numbers = [f"{d.a:.4f}", f"{d.b:.4f}", f"{d.difference:+.4f}", f"[{d.low:+.4f}, {d.high:+.4f}]"]
-        numbers += [p_text(d.p_value), p_text(d.p_holm)]
+        numbers += [format_p_value(d.p_value), format_p_value(d.p_holm)]
         table.add_row(Text(d.name), *map(Text, numbers), Text(better, style="bold" if d.better else "dim"))
     return table
-
-
-def p_text(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.0005 else "< 0.001"
 
 
 def _add_columns(table: Table, titles: Iterable[str]) -> None:

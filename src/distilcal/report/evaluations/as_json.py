@@ -11,7 +11,7 @@ import numpy as np
 from distilcal.calibrate import Temperature
 from distilcal.evaluation import ModelEvaluation, SetEvaluation
 from distilcal.metrics import CALIBRATION_ERRORS, Comparison
-from distilcal.report.words import next_steps, reading
+from distilcal.report.evaluations.sentences import next_steps, reading
 
 SCHEMA = "distilcal.eval/1"
 

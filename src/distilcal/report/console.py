@@ -1,0 +1,37 @@
+"""The console that reports are printed on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+PIPED_WIDTH = 150  # piped output has no width of its own: wide enough for the definitions
+PROSE_WIDTH = 110  # prose is hard to read in longer lines
+
+
+class ReportConsole(Console):
+    """A console that leaves a broken pipe to the command line, which then ends quietly."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error instead of exiting here."""
+        raise BrokenPipeError
+
+
+def build_console() -> Console:
+    """Return a console on standard output, of a fixed width where that is not a terminal."""
+    return ReportConsole(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def prose_width(console: Console) -> int:
+    """Return the width in which paragraphs are printed."""
+    return min(console.width, PROSE_WIDTH)
+
+
+def print_list(console: Console, items: Iterable[str]) -> None:
+    """Print sentences as an indented list, their text never read as markup."""
+    for item in items:
+        console.print(Padding(Text(f"– {item}"), (0, 0, 0, 2), expand=False), width=prose_width(console))

@@ -1,0 +1,96 @@
+"""Numbers and text of others as they are shown: digits, percentages, p-values, single lines, lines of CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+# Characters that change the direction of writing: they could make a line read differently from what it holds.
+DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def format_number(value: float | None, digits: int = 3) -> str:
+    """Return a number with a fixed count of decimals, a dash for a missing one.
+
+    Examples
+    --------
+    >>> format_number(0.12345), format_number(float("nan")), format_number(float("inf"))
+    ('0.123', '–', '∞')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    return "∞" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def format_percent(value: float, digits: int = 1) -> str:
+    """Return a share as a percentage, a dash for NaN.
+
+    Examples
+    --------
+    >>> format_percent(0.125)
+    '12.5%'
+    """
+    return "–" if math.isnan(value) else f"{value:.{digits}%}"
+
+
+def format_p_value(value: float | None) -> str:
+    """Return a p-value with three decimals, or that it is below 0.001.
+
+    Examples
+    --------
+    >>> format_p_value(0.04), format_p_value(0.0001), format_p_value(None)
+    ('0.040', '< 0.001', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if value >= 0.0005 else "< 0.001"
+
+
+def one_line(text: str, most: int) -> str:
+    """Return text as one line that cannot steer a terminal.
+
+    Line breaks become spaces; control characters and characters that turn the direction of writing become U+FFFD.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+    most : int
+        Longest result, in characters; what is cut off is marked by an ellipsis.
+
+    Examples
+    --------
+    >>> one_line("two\\n lines", 20), one_line("abcdefgh", 5)
+    ('two lines', 'abcd…')
+    """
+    line = " ".join(text[: 4 * most].split())
+    line = "".join("\ufffd" if _steers(character) else character for character in line)
+    if len(line) <= most and len(text) <= 4 * most:
+        return line
+    return line[: most - 1].rstrip() + "…"
+
+
+def _steers(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cs") or character in DIRECTION_MARKS
+
+
+def join_listed(parts: Sequence[str]) -> str:
+    """Return parts as an English list.
+
+    Examples
+    --------
+    >>> join_listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def csv_bytes(rows: Iterable[Iterable[Any]]) -> bytes:
+    """Return rows as lines of CSV in UTF-8."""
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows(rows)
+    return lines.getvalue().encode("utf-8", "replace")
