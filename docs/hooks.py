@@ -1,0 +1,175 @@
+"""What the site takes from the rest of the repository: mkdocs calls these functions while it builds.
+
+Pages that stand elsewhere (results, CONTRIBUTING, the changelog) are shown where ``PLACES`` says, and the command line and
+the example recipes are described from the package itself, so that none of them can go stale. Links between files of the
+repository become links between pages; one that leads nowhere fails the strict build.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+RECIPES = ROOT / "src" / "distilcal" / "config" / "recipes"
+PLACES = {  # file of the repository → page of the site
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contribute/index.md",
+    "CHANGELOG.md": "contribute/changelog.md",
+    "results/README.md": "results/index.md",
+    "benchmarks/README.md": "results/speed.md",
+    **{f"results/{folder.name}/results.md": f"results/{folder.name}.md" for folder in sorted((ROOT / "results").glob("p0*"))},
+}
+COPIED = ("results/*/figures/*.svg", "results/*/tables/*.csv", "results/*/tables/*.tex", "examples/*.py")
+LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"https?:|<link\b[^>]*\bhref=\"https?:[^>]*\.css")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages and pictures that do not stand in docs/."""
+    for source, place in PLACES.items():
+        if place != "index.md":
+            files.append(File.generated(config, place, content=_included(ROOT / source)))
+    for pattern in COPIED:
+        for path in sorted(ROOT.glob(pattern)):
+            files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    files.append(File.generated(config, "recipes/examples.md", content=_example_recipes()))
+    files.append(File.generated(config, "reference/cli.md", content=_command_line()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links between files of the repository into links between pages of the site."""
+    places = {place: source for source, place in PLACES.items() if place != "index.md"}
+    here = places.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+    def rewrite(match: re.Match[str]) -> str:
+        target, anchor = match.group(1), match.group(2) or ""
+        source = os.path.normpath(PurePosixPath(here).parent / target)
+        place, table = _place_of(source)
+        if place is None:
+            return match.group(0)
+        relative = os.path.relpath(place, PurePosixPath(page.file.src_uri).parent)
+        return f"]({relative}{anchor or table})"
+
+    return LINK.sub(rewrite, markdown)
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that would load a script, a style or a picture from another server."""
+    found = ELSEWHERE.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} loads from elsewhere: {found.group(0)}")
+    return output
+
+
+def _place_of(source: str) -> tuple[str | None, str]:
+    """Return the page (and the anchor on it) that shows a file of the repository, or None."""
+    if source in PLACES:
+        return PLACES[source], ""
+    table = re.fullmatch(r"results/(p\d+)/tables/([\w-]+)\.md", source)
+    if table:
+        return f"results/{table.group(1)}.md", f"#{table.group(2)}"
+    if source.startswith("docs/"):
+        return source.removeprefix("docs/"), ""
+    if any(PurePosixPath(source).match(pattern) for pattern in COPIED):
+        return source, ""
+    return None, ""
+
+
+def _included(path: Path) -> str:
+    """Return the text of a page that stands elsewhere; tables of results get an anchor of their file's name."""
+    text = path.read_text(encoding="utf-8")
+    for table in sorted(path.parent.glob("tables/*.md")):
+        title = table.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
+        text = text.replace(f"### {title}\n", f"### {title} {{ #{table.stem} }}\n", 1)
+    return re.sub(r", \[md\]\(tables/[\w-]+\.md\)", "", text)
+
+
+def _example_recipes() -> str:
+    """Describe every example recipe: the sentence on its first line, and the file itself, folded."""
+    lines = [
+        "# Example recipes",
+        "",
+        "These recipes come with the package. `distilcal example` lists them, `distilcal example NAME > my.toml` writes one to "
+        "start from, and `distilcal run my.toml` runs it. The [settings](../recipes.md) say what each line means.",
+        "",
+    ]
+    for path in sorted(RECIPES.glob("*.toml")):
+        text = path.read_text(encoding="utf-8")
+        sentence = text.split("\n", 1)[0].removeprefix("# ").rstrip(".")
+        lines += [f"## {path.stem}", "", f"{sentence}.", "", f'??? example "{path.name}"', "", "    ```toml"]
+        lines += [f"    {line}".rstrip() for line in text.splitlines()]
+        lines += ["    ```", ""]
+    return "\n".join(lines)
+
+
+def _command_line() -> str:
+    """Describe every command as click knows it."""
+    from distilcal.cli.main import main
+
+    lines = [
+        "# Command line",
+        "",
+        "This page is made from the commands themselves: `distilcal COMMAND --help` says the same. Every command exits with 0 "
+        "when it is done, with 2 after a mistake in its input or options, which it explains in one line that begins with "
+        "`error:`, and with 130 when it is interrupted. `distilcal study` exits with 1 if some of its jobs failed.",
+        "",
+    ]
+    for name, command in sorted(main.commands.items()):
+        lines += _command(f"distilcal {name}", command)
+        if isinstance(command, click.Group):
+            for sub, subcommand in sorted(command.commands.items()):
+                lines += _command(f"distilcal {name} {sub}", subcommand)
+    return "\n".join(lines)
+
+
+def _command(name: str, command: click.Command) -> list[str]:
+    """Describe one command: usage, help, a table of its options."""
+    context = click.Context(command, info_name=name)
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    lines = [f"## {name}", "", "```text", usage, "```", "", *_help(command), ""]
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    if options:
+        lines += ["| option | what it does |", "|---|---|"]
+        lines += [f"| {_spelling(option, context)} | {_meaning(option, context)} |" for option in options]
+        lines.append("")
+    return lines
+
+
+def _help(command: click.Command) -> list[str]:
+    """Return the help of a command as Markdown; paragraphs that click leaves as they are become code."""
+    paragraphs = (command.help or "").replace("\f", "").split("\n\n")
+    lines: list[str] = []
+    for paragraph in paragraphs:
+        if paragraph.startswith("\b"):
+            lines += ["```text", paragraph.removeprefix("\b").strip("\n"), "```", ""]
+        else:
+            lines += [" ".join(_escaped(paragraph).split()), ""]
+    return lines
+
+
+def _spelling(option: click.Option, context: click.Context) -> str:
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    metavar = "" if option.is_flag or option.count else " " + option.make_metavar(context)
+    return f"`{names}{metavar}`".replace("|", "\\|")
+
+
+def _meaning(option: click.Option, context: click.Context) -> str:
+    record: dict[str, Any] = option.get_help_extra(context)
+    notes = ["may be given more than once"] if option.multiple else []
+    notes += [f"default {record['default']}"] if record.get("default") else []
+    text = _escaped(option.help or "").strip()
+    return f"{text} ({'; '.join(notes)})" if notes else text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
