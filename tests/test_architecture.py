@@ -21,6 +21,7 @@ ORDER = [
     "selective",
     "dynamics",
     "evaluation",
+    "runs",
     "report",
     "data",
     "losses",

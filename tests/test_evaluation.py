@@ -89,7 +89,7 @@ def test_threshold_is_chosen_on_dev_and_checked_elsewhere():
 
 
 def test_unknown_method_and_form_are_refused():
-    with pytest.raises(InputError, match="no calibration method"):
+    with pytest.raises(InputError, match="unknown calibration method"):
         evaluate_model(make(), method="magic")
     bare = Predictions.from_confidences([0.9, 0.8], [1, 0])
     with pytest.raises(InputError, match="differ in form"):

@@ -1,13 +1,17 @@
-"""One question, one answer: can this classifier's confidence be trusted, how sure are we, and what would fix it?
+"""The one place that measures Predictions for ``distilcal eval``, for runs and for studies.
 
-``evaluate_model`` measures, calibrates and chooses a threshold; ``distilcal.report`` shows the result as text, tables, JSON or
-a page.
+- ``evaluate_model`` answers ``distilcal eval``: metrics with intervals, calibration, a threshold, shifted sets, a comparison.
+- ``evaluate_splits`` is what a run stores about one of its models: every split before and after calibration.
+- ``compare_models`` compares a model with others on the same rows.
+- ``bootstrap_splits`` keeps bootstrap replicates, from which a study compares models later.
+
+``distilcal.report`` shows the results and computes none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,62 +19,134 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.calibrate import FITS, Calibrator, Dirichlet, cross_fitted, fit_dirichlet
+from distilcal.calibrate import FITS, Calibrator, Dirichlet, cross_fitted, fit_dirichlet, fit_temperature
 from distilcal.errors import InputError
-from distilcal.metrics import Comparison, Evaluation, Reliability, compare, evaluate, reliability
+from distilcal.metrics import Comparison, Evaluation, Reliability, compare, evaluate, reliability, replicates
 from distilcal.metrics.bootstrap import OnProgress
 from distilcal.metrics.rows import Closed, Rows
-from distilcal.predictions import IntArray, Predictions
-from distilcal.selective import RiskCoverage, Threshold, area_under, excess_area, risk_coverage, threshold
+from distilcal.predictions import FloatArray, Predictions
+from distilcal.selective import RiskCoverage, Threshold, area_under, aurc, excess_area, risk_coverage, threshold
 
-TELLING = 0.98  # share of distinct rows from which an equal row in another set is no accident
-RESAMPLED_ENTRIES = 1_000_000_000  # rows × classes × resamples that take some twenty seconds
+DISTINCT_SHARE = 0.98  # share of distinct rows from which an equal row in another set is no coincidence
+RESAMPLED_ENTRIES = 1_000_000_000  # rows × classes × resamples that take about twenty seconds
+RUN_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "oe", "entropy")
+COMPARED_METRICS = ("accuracy", "nll", "brier", "ece")
+RUN_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class ClassRow:
-    """How one class fares."""
+class ClassEvaluation:
+    """How well one class is predicted.
+
+    Attributes
+    ----------
+    name : str
+        Name of the class.
+    rows, predicted : int
+        Rows with this label, and rows with this prediction.
+    recall : float
+        Share of the rows of this class that are predicted correctly; nan if it has no row.
+    precision : float
+        Share of the predictions of this class that are correct; nan if it is never predicted.
+    mean_probability : float
+        Mean predicted probability of the class over all rows.
+    frequency : float
+        Share of all rows with this label.
+    error : float
+        The class-wise calibration error of this class, whose mean over classes is ``sce``.
+    """
 
     name: str
     rows: int
     predicted: int
-    recall: float  # nan where the class has no row
-    precision: float  # nan where it is never predicted
+    recall: float
+    precision: float
     mean_probability: float
     frequency: float
-    error: float  # the class's part of `sce`
+    error: float
 
 
 @dataclass(frozen=True)
 class SetEvaluation:
-    """Everything measured on one set of predictions."""
+    """Everything that is measured on one set of predictions.
+
+    Attributes
+    ----------
+    name : str
+        Name of the predictions.
+    evaluation : Evaluation
+        Every metric with its interval.
+    reliability : Reliability
+        The bins of the reliability diagram.
+    curve : RiskCoverage
+        Risk at every coverage.
+    aurc, excess_aurc : float
+        Area under that curve, and the part of it that a perfect ranking would avoid.
+    classes : tuple of ClassEvaluation
+        One entry for each class; empty for predictions that hold confidences only.
+    """
 
     name: str
     evaluation: Evaluation
     reliability: Reliability
-    right: IntArray  # rows per bin of confidence whose prediction is right …
-    wrong: IntArray  # … and wrong
     curve: RiskCoverage
     aurc: float
     excess_aurc: float
-    classes: tuple[ClassRow, ...]
+    classes: tuple[ClassEvaluation, ...]
 
     def value(self, name: str) -> float:
+        """Return the value of a metric."""
         return self.evaluation[name].value
 
 
 @dataclass(frozen=True)
 class ThresholdCheck:
-    """What a threshold does on a set it was not chosen on."""
+    """What a threshold does on a set that it was not chosen on.
+
+    Attributes
+    ----------
+    name : str
+        Name of the predictions.
+    accuracy : float
+        Share of the accepted rows that are predicted correctly; nan if none is accepted.
+    coverage : float
+        Share of the rows that are accepted.
+    """
 
     name: str
-    accuracy: float  # nan where nothing is accepted
+    accuracy: float
     coverage: float
 
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """The whole answer."""
+    """The result of ``evaluate_model``.
+
+    Attributes
+    ----------
+    test : SetEvaluation
+        The test set with the scores as given.
+    calibrated : SetEvaluation or None
+        The test set after calibration; None without a calibration set.
+    calibrator : Calibrator or None
+        The fitted calibrator.
+    calibrated_on : str or None
+        Name of the calibration set.
+    threshold : Threshold
+        The confidence from which predictions are accepted.
+    threshold_on : str
+        Name of the set on which it was chosen.
+    checks : tuple of ThresholdCheck
+        The threshold on the test set (if it was chosen on the calibration set) and on every shifted set.
+    ood : tuple of (SetEvaluation, SetEvaluation or None)
+        Every shifted set before and after calibration.
+    comparison : Comparison or None
+        The test predictions against those of the other model.
+    resamples : int
+        Number of bootstrap resamples behind every interval.
+    overlap : float
+        Share of the test rows that the calibration set holds too, recognised by their content.
+    """
 
     test: SetEvaluation
     calibrated: SetEvaluation | None
@@ -79,10 +155,62 @@ class ModelEvaluation:
     threshold: Threshold
     threshold_on: str
     checks: tuple[ThresholdCheck, ...]
-    ood: tuple[tuple[SetEvaluation, SetEvaluation | None], ...]  # before and after calibration
+    ood: tuple[tuple[SetEvaluation, SetEvaluation | None], ...]
     comparison: Comparison | None
     resamples: int
-    overlap: float = 0.0  # share of the test rows that are in the calibration set too, told by their content
+    overlap: float = 0.0
+
+
+@dataclass(frozen=True)
+class ScoreEvaluation:
+    """What a run stores about one set of scores: metrics with intervals, AURC, and the reliability diagram."""
+
+    evaluation: Evaluation
+    aurc: float
+    reliability: Reliability
+
+
+@dataclass(frozen=True)
+class SplitEvaluation:
+    """One split of a run: scores as given, scores after calibration, and what the threshold does there.
+
+    ``calibrated`` is None where nothing was calibrated, ``check`` where no threshold was chosen.
+    """
+
+    given: ScoreEvaluation
+    calibrated: ScoreEvaluation | None
+    check: ThresholdCheck | None
+
+
+@dataclass(frozen=True)
+class SplitsEvaluation:
+    """The result of ``evaluate_splits``: the calibrator, the threshold, and every split by name."""
+
+    calibrator: Calibrator | None
+    threshold: Threshold | None
+    splits: Mapping[str, SplitEvaluation]
+
+
+@dataclass(frozen=True)
+class SplitsBootstrap:
+    """The result of ``bootstrap_splits``.
+
+    Attributes
+    ----------
+    temperature : float
+        The temperature fitted on dev.
+    values : dict
+        Split → state (``"given"`` or ``"scaled"``) → metric → value.
+    samples : dict
+        The same keys → bootstrap replicates (resamples,).
+    """
+
+    temperature: float
+    values: Mapping[str, Mapping[str, Mapping[str, float]]]
+    samples: Mapping[str, Mapping[str, Mapping[str, FloatArray]]]
+
+
+# ---- distilcal eval ----------------------------------------------------------------------------------------------------
 
 
 def evaluate_model(
@@ -100,41 +228,94 @@ def evaluate_model(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ModelEvaluation:
-    """Measure ``test``; calibrate on ``calib``; compare with ``other``; look at ``ood`` sets.
+    """Evaluate a model from its predictions: how far its confidence can be trusted, and what would fix it.
 
-    ``intervals`` is the number of bootstrap resamples, by default 1,000 or as many as take some twenty seconds a set.
+    Parameters
+    ----------
+    test : Predictions
+        The predictions to evaluate.
+    calib : Predictions, optional
+        Predictions on a development set. The calibrator is fitted and the threshold is chosen on them.
+    other : Predictions, optional
+        Predictions of another model on rows of ``test``, to compare with.
+    ood : sequence of Predictions
+        Predictions on shifted data.
+    method : str
+        Calibration method, a key of ``distilcal.calibrate.FITS``.
+    bins : int
+        Number of bins of the binned calibration errors.
+    closed : {"right", "left"}
+        Whether bins are (lo, hi] or [lo, hi).
+    intervals : int, optional
+        Number of bootstrap resamples; by default 1,000, or as many as take about twenty seconds a set.
+    accuracy : float
+        The accuracy that accepted predictions should have.
+    confidence : float
+        The probability with which the threshold keeps that promise.
+    seed : int
+        Seed of the resampling.
+    on_progress : callable, optional
+        Called with the share of the work that is done.
+
+    Returns
+    -------
+    ModelEvaluation
+
+    Raises
+    ------
+    InputError
+        If the method is unknown, if the sets differ in their classes, or if more than half of the test rows are in the
+        calibration set.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(600, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)  # calibrated at temperature 1
+    >>> overconfident = Predictions.from_logits(3 * logits, labels)
+    >>> dev, test = overconfident.select(np.arange(300)).rename("dev"), overconfident.select(np.arange(300, 600)).rename("test")
+    >>> result = evaluate_model(test, dev, intervals=100)
+    >>> result.calibrated.value("ece") < result.test.value("ece")
+    True
     """
     if method not in FITS:
-        raise InputError(f"there is no calibration method {method!r}", remedy=f"give one of {', '.join(FITS)}")
+        raise InputError(f"unknown calibration method {method!r}", remedy=f"choose one of {', '.join(FITS)}")
+    ood = [_with_classes_of(test, shifted) for shifted in ood]
+    sets = [test, *ood]
     overlap = 0.0
-    ood = [_same_classes(shifted, test) for shifted in ood]
     if calib is not None:
-        calib = _same_classes(calib, test)
-        overlap = shared_rows(test, calib)
-        if overlap > 0.5:
-            raise InputError(
-                f"{overlap:.0%} of the rows of {test.name!r} are in {calib.name!r} too, and would be tested on what they fit",
-                remedy="calibrate on other rows: split them with Predictions.split",
-            )
+        calib = _with_classes_of(test, calib)
+        overlap = _check_overlap(test, calib)
     if intervals is None:
-        largest = max(p.logits.size for p in (test, *ood))
+        largest = max(predictions.logits.size for predictions in sets)
         intervals = int(np.clip(RESAMPLED_ENTRIES // largest, 100, 1000))
-    sets = (1 + len(ood)) * (1 if calib is None else 2) + (other is not None)
-    steps = _Steps(on_progress, sets)
+    evaluations = len(sets) if calib is None else 2 * len(sets)
+    steps = _ProgressParts(on_progress, evaluations + (other is not None))
 
-    def report(predictions: Predictions) -> SetEvaluation:
-        return evaluate_set(predictions, bins=bins, closed=closed, intervals=intervals, seed=seed, on_progress=steps.part())
+    def evaluate_each(all_predictions: Sequence[Predictions]) -> list[SetEvaluation]:
+        return [
+            evaluate_set(p, bins=bins, closed=closed, intervals=intervals, seed=seed, on_progress=steps.next_part())
+            for p in all_predictions
+        ]
 
-    calibrator = None if calib is None else FITS[method](calib)
-    before = [report(p) for p in (test, *ood)]
-    scored = [test, *ood] if calibrator is None else [calibrator(p) for p in (test, *ood)]
-    after = [None] * len(before) if calibrator is None else [report(p) for p in scored]
-    chosen_on = test if calib is None or calibrator is None else cross_fitted(calib, _again(calibrator), seed=seed)
-    limit = threshold(chosen_on, accuracy=accuracy, confidence=confidence)
-    checks = tuple(_check(limit, p) for p in (scored if calib is not None else scored[1:]))
+    before = evaluate_each(sets)
+    calibrator = None
+    after: Sequence[SetEvaluation | None] = [None] * len(sets)
+    if calib is None:
+        chosen_on = test
+        limit = threshold(test, accuracy=accuracy, confidence=confidence)
+        checked = ood
+    else:
+        calibrator = FITS[method](calib)
+        checked = [calibrator(predictions) for predictions in sets]
+        after = evaluate_each(checked)
+        chosen_on = cross_fitted(calib, _refit(calibrator), seed=seed)
+        limit = threshold(chosen_on, accuracy=accuracy, confidence=confidence)
     comparison = None
     if other is not None:
-        comparison = compare(test, other, intervals=intervals, bins=bins, closed=closed, seed=seed, on_progress=steps.part())
+        comparison = compare(
+            test, other, intervals=intervals, bins=bins, closed=closed, seed=seed, on_progress=steps.next_part()
+        )
     return ModelEvaluation(
         test=before[0],
         calibrated=after[0],
@@ -142,7 +323,7 @@ def evaluate_model(
         calibrated_on=None if calib is None else calib.name,
         threshold=limit,
         threshold_on=chosen_on.name,
-        checks=checks,
+        checks=tuple(check_threshold(limit, predictions) for predictions in checked),
         ood=tuple(zip(before[1:], after[1:], strict=True)),
         comparison=comparison,
         resamples=intervals,
@@ -159,97 +340,317 @@ def evaluate_set(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> SetEvaluation:
-    """All that is measured on one set."""
-    figures = evaluate(predictions, intervals=intervals, bins=bins, closed=closed, seed=seed, on_progress=on_progress)
-    diagram = reliability(predictions, bins=bins, closed=closed)
+    """Measure one set of predictions: metrics, reliability, risk at every coverage, and every class.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        The predictions to measure.
+    bins, closed, intervals, seed, on_progress
+        As in ``distilcal.metrics.evaluate``.
+
+    Returns
+    -------
+    SetEvaluation
+
+    Examples
+    --------
+    >>> predictions = Predictions.from_probs([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
+    >>> result = evaluate_set(predictions, intervals=None)
+    >>> round(result.value("ece"), 4), [c.rows for c in result.classes]
+    (0.4, [1, 2])
+    """
+    evaluation = evaluate(predictions, intervals=intervals, bins=bins, closed=closed, seed=seed, on_progress=on_progress)
     curve = risk_coverage(predictions)
-    right = np.rint(diagram.count * np.nan_to_num(diagram.accuracy)).astype(np.int64)
+    classes = () if predictions.confidence_only else tuple(_evaluate_classes(predictions, bins, closed))
     return SetEvaluation(
-        predictions.name,
-        figures,
-        diagram,
-        right,
-        diagram.count - right,
-        curve,
-        area_under(curve),
-        excess_area(curve),
-        () if predictions.confidence_only else tuple(_class_rows(predictions, bins, closed)),
+        name=predictions.name,
+        evaluation=evaluation,
+        reliability=reliability(predictions, bins=bins, closed=closed),
+        curve=curve,
+        aurc=area_under(curve),
+        excess_aurc=excess_area(curve),
+        classes=classes,
     )
 
 
-# ---- parts -------------------------------------------------------------------------------------------------------------
+def check_threshold(limit: Threshold, predictions: Predictions) -> ThresholdCheck:
+    """Apply a threshold to predictions that it was not chosen on.
+
+    Parameters
+    ----------
+    limit : Threshold
+        The threshold; one that promises nothing accepts no row.
+    predictions : Predictions
+        The predictions, calibrated as those on which the threshold was chosen.
+
+    Returns
+    -------
+    ThresholdCheck
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> confidence = rng.uniform(0.5, 1.0, 4000)
+    >>> predictions = Predictions.from_confidences(confidence, rng.random(4000) < confidence)
+    >>> limit = threshold(predictions.select(np.arange(2000)), accuracy=0.9)
+    >>> check = check_threshold(limit, predictions.select(np.arange(2000, 4000)))
+    >>> check.accuracy > 0.88
+    True
+    """
+    if limit.confidence is None:
+        return ThresholdCheck(predictions.name, accuracy=math.nan, coverage=0.0)
+    accepted = predictions.confidence >= limit.confidence
+    accuracy = float(predictions.correct[accepted].mean()) if accepted.any() else math.nan
+    return ThresholdCheck(predictions.name, accuracy=accuracy, coverage=float(accepted.mean()))
 
 
-class _Steps:
-    """Progress of several equal parts as one."""
+def shared_rows(test: Predictions, other: Predictions) -> float:
+    """Return the share of the rows of ``test`` that are in ``other`` too, with the same probabilities and label.
+
+    Log-probabilities are compared to three decimals, so that the same predictions in another precision or unit are
+    recognised. Where predictions repeat within a set (rounded or certain ones do), equal rows prove nothing and the result
+    is 0.
+
+    Parameters
+    ----------
+    test, other : Predictions
+        Two sets with the same classes in the same order.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> predictions = Predictions.from_logits(rng.normal(size=(100, 3)), np.zeros(100, int))
+    >>> shared_rows(predictions, predictions.select(np.arange(50)))
+    0.5
+    """
+    test_keys, other_keys = _row_keys(test), _row_keys(other)
+    for keys in (test_keys, other_keys):
+        if len(np.unique(keys)) < DISTINCT_SHARE * len(keys):
+            return 0.0
+    return len(np.intersect1d(test_keys, other_keys)) / len(test)
+
+
+# ---- runs and studies --------------------------------------------------------------------------------------------------
+
+
+def evaluate_splits(
+    predictions: Mapping[str, Predictions], *, method: str | None, accuracy: float, resamples: int = RUN_RESAMPLES
+) -> SplitsEvaluation:
+    """Evaluate one model on every split: calibrated on dev, with a threshold that is chosen on dev.
+
+    Parameters
+    ----------
+    predictions : mapping of str to Predictions
+        The model's predictions by the name of the split. Without ``"dev"`` nothing is calibrated or chosen.
+    method : str or None
+        Calibration method, a key of ``distilcal.calibrate.FITS``; None to leave the scores as they are.
+    accuracy : float
+        The accuracy that accepted predictions should have.
+    resamples : int
+        Number of bootstrap resamples behind every interval.
+
+    Returns
+    -------
+    SplitsEvaluation
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(400, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> all_rows = Predictions.from_logits(2 * logits, labels)
+    >>> dev, test = all_rows.select(np.arange(200)), all_rows.select(np.arange(200, 400))
+    >>> result = evaluate_splits({"dev": dev, "test": test}, method="temperature", accuracy=0.5, resamples=50)
+    >>> result.calibrator.kind, sorted(result.splits)
+    ('temperature', ['dev', 'test'])
+    """
+    dev = predictions.get("dev")
+    calibrator, limit = None, None
+    if dev is not None and method is not None:
+        calibrator = FITS[method](dev)
+        limit = threshold(cross_fitted(dev, FITS[method], seed=0), accuracy=accuracy)
+    elif dev is not None:
+        limit = threshold(dev, accuracy=accuracy)
+    splits = {}
+    for name, given in predictions.items():
+        scores = given if calibrator is None else calibrator(given)
+        splits[name] = SplitEvaluation(
+            given=_evaluate_scores(given, resamples),
+            calibrated=None if calibrator is None else _evaluate_scores(scores, resamples),
+            check=None if limit is None else check_threshold(limit, scores),
+        )
+    return SplitsEvaluation(calibrator, limit, splits)
+
+
+def compare_models(main: Predictions, others: Sequence[Predictions], *, resamples: int = RUN_RESAMPLES) -> list[Comparison]:
+    """Compare one model with each of the others, on the rows that they share.
+
+    Parameters
+    ----------
+    main : Predictions
+        Predictions of the model that the others are compared with; ``b`` of every comparison.
+    others : sequence of Predictions
+        Predictions of the other models, ``a`` of their comparison. A model on other rows or other classes is left out.
+    resamples : int
+        Number of bootstrap resamples.
+
+    Returns
+    -------
+    list of Comparison
+        Named after the predictions.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 100)
+    >>> good = Predictions.from_logits(np.eye(3)[labels] + rng.normal(size=(100, 3)) / 2, labels, name="student")
+    >>> poor = Predictions.from_logits(rng.normal(size=(100, 3)), labels, name="teacher")
+    >>> [comparison] = compare_models(good, [poor], resamples=200)
+    >>> comparison["accuracy"].better
+    'b'
+    """
+    comparisons = []
+    for other in others:
+        try:
+            comparisons.append(compare(other, main, COMPARED_METRICS, intervals=resamples))
+        except InputError:
+            continue  # runs on other data have no rows in common
+    return comparisons
+
+
+def bootstrap_splits(
+    predictions: Mapping[str, Predictions],
+    splits: Sequence[str],
+    metrics: Mapping[str, Mapping[str, Any]],
+    *,
+    resamples: int,
+) -> SplitsBootstrap:
+    """Compute metrics with bootstrap replicates on splits, as given and scaled by the temperature that fits dev.
+
+    Splits of the same size are resampled with the same rows for every model, so that differences of replicates are paired.
+
+    Parameters
+    ----------
+    predictions : mapping of str to Predictions
+        Predictions by the name of the split, with ``"dev"``.
+    splits : sequence of str
+        The splits to measure.
+    metrics : mapping
+        Name → ``{"metric": name in METRICS, **parameters}``.
+    resamples : int
+        Number of replicates.
+
+    Returns
+    -------
+    SplitsBootstrap
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> dev = Predictions.from_logits(rng.normal(size=(50, 3)), rng.integers(0, 3, 50), name="dev")
+    >>> result = bootstrap_splits({"dev": dev}, ["dev"], {"ece": {"metric": "ece", "bins": 5}}, resamples=20)
+    >>> result.samples["dev"]["scaled"]["ece"].shape
+    (20,)
+    """
+    calibrator = fit_temperature(predictions["dev"])
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    samples: dict[str, dict[str, dict[str, FloatArray]]] = {}
+    for split in splits:
+        values[split], samples[split] = {}, {}
+        states = {"given": predictions[split], "scaled": calibrator(predictions[split])}
+        for state, scores in states.items():
+            results = replicates(scores, metrics, resamples)
+            values[split][state] = {name: value for name, (value, _) in results.items()}
+            samples[split][state] = {name: drawn for name, (_, drawn) in results.items()}
+    return SplitsBootstrap(calibrator.value, values, samples)
+
+
+# ---- helpers -----------------------------------------------------------------------------------------------------------
+
+
+class _ProgressParts:
+    """Reports the progress of several equal parts as the progress of the whole."""
 
     def __init__(self, on_progress: OnProgress | None, parts: int):
-        self.on_progress, self.parts, self.begun = on_progress, parts, 0
+        self.on_progress = on_progress
+        self.parts = parts
+        self.started = 0
 
-    def part(self) -> Callable[[float], None] | None:
+    def next_part(self) -> OnProgress | None:
+        """Return the callback of the next part."""
         if self.on_progress is None:
             return None
-        start, whole = self.begun, self.on_progress
-        self.begun += 1
-        return lambda share: whole((start + share) / self.parts)
+        on_progress, finished = self.on_progress, self.started
+        self.started += 1
+        return lambda share: on_progress((finished + share) / self.parts)
 
 
-def _again(calibrator: Calibrator) -> Callable[[Predictions], Calibrator]:
-    """The same fit on other rows; penalties that were searched for are not searched for again."""
+def _evaluate_scores(predictions: Predictions, resamples: int) -> ScoreEvaluation:
+    return ScoreEvaluation(
+        evaluation=evaluate(predictions, RUN_METRICS, intervals=resamples),
+        aurc=aurc(predictions),
+        reliability=reliability(predictions),
+    )
+
+
+def _refit(calibrator: Calibrator) -> Callable[[Predictions], Calibrator]:
+    """Return the function that repeats a fit on other rows; penalties that were searched for are kept."""
     if isinstance(calibrator, Dirichlet):
         return partial(fit_dirichlet, penalty=calibrator.penalty, bias_penalty=calibrator.bias_penalty)
     return FITS[calibrator.kind]
 
 
-def _same_classes(predictions: Predictions, test: Predictions) -> Predictions:
+def _with_classes_of(test: Predictions, predictions: Predictions) -> Predictions:
+    """Return predictions with the classes in the order of the test set."""
     if predictions.confidence_only != test.confidence_only:
         raise InputError(
-            f"{predictions.name!r} and {test.name!r} differ in form", remedy="give class probabilities, or confidences, in both"
+            f"{predictions.name!r} and {test.name!r} differ in form",
+            remedy="give class probabilities in both, or confidences in both",
         )
     return predictions if test.confidence_only else predictions.reorder_classes(test.classes)
 
 
-def shared_rows(test: Predictions, other: Predictions) -> float:
-    """Share of the rows of ``test`` that stand in ``other`` too, with the same probabilities and label.
-
-    Log-probabilities are compared to three decimals, so that the same predictions in another precision or unit are found.
-    Where predictions repeat within a set (rounded or certain ones do), equal rows prove nothing and the answer is 0.
-    """
-
-    def keys(predictions: Predictions) -> NDArray[Any]:
-        with np.errstate(divide="ignore"):
-            log_probs = np.maximum(np.log(predictions.probs), -999.0).round(3) + 0.0  # no -0
-        table = np.column_stack([log_probs, predictions.labels])
-        return np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
-
-    ours, theirs = keys(test), keys(other)
-    if any(len(np.unique(rows)) < TELLING * len(rows) for rows in (ours, theirs)):
-        return 0.0
-    return len(np.intersect1d(ours, theirs)) / len(test)
-
-
-def _class_rows(predictions: Predictions, bins: int, closed: Closed) -> Iterable[ClassRow]:
-    rows = Rows.of(predictions)
-    n = len(predictions)
-    count = len(predictions.classes)
-    labelled = np.bincount(predictions.labels, minlength=count)
-    predicted = np.bincount(predictions.predicted, minlength=count)
-    right = np.bincount(predictions.labels[predictions.correct], minlength=count)
-    mean = predictions.probs.mean(axis=0)
-    for k, (name, question) in enumerate(zip(predictions.classes, rows.by_class(), strict=True)):
-        yield ClassRow(
-            name,
-            int(labelled[k]),
-            int(predicted[k]),
-            float(right[k] / labelled[k]) if labelled[k] else math.nan,
-            float(right[k] / predicted[k]) if predicted[k] else math.nan,
-            float(mean[k]),
-            float(labelled[k] / n),
-            float(np.abs(question.gaps(question.width_cuts(bins, closed))).sum() / n),
+def _check_overlap(test: Predictions, calib: Predictions) -> float:
+    """Return the share of test rows in the calibration set; more than half is an error."""
+    overlap = shared_rows(test, calib)
+    if overlap > 0.5:
+        raise InputError(
+            f"{overlap:.0%} of the rows of {test.name!r} are in {calib.name!r} too: the test would be on the rows of the fit",
+            remedy="calibrate on other rows: split them with Predictions.split",
         )
+    return overlap
 
 
-def _check(limit: Threshold, predictions: Predictions) -> ThresholdCheck:
-    accepted = np.zeros(len(predictions), bool) if limit.confidence is None else predictions.confidence >= limit.confidence
-    right = float(predictions.correct[accepted].mean()) if accepted.any() else math.nan
-    return ThresholdCheck(predictions.name, right, float(accepted.mean()))
+def _row_keys(predictions: Predictions) -> NDArray[Any]:
+    """Return one comparable value for the probabilities and label of each row."""
+    with np.errstate(divide="ignore"):
+        log_probs = np.maximum(np.log(predictions.probs), -999.0).round(3) + 0.0  # no -0
+    table = np.column_stack([log_probs, predictions.labels])
+    return np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
+
+
+def _evaluate_classes(predictions: Predictions, bins: int, closed: Closed) -> Iterator[ClassEvaluation]:
+    n, classes = len(predictions), len(predictions.classes)
+    labelled = np.bincount(predictions.labels, minlength=classes)
+    predicted = np.bincount(predictions.predicted, minlength=classes)
+    correct = np.bincount(predictions.labels[predictions.correct], minlength=classes)
+    mean_probability = predictions.probs.mean(axis=0)
+    questions = Rows.of(predictions).by_class()
+    for k, (name, question) in enumerate(zip(predictions.classes, questions, strict=True)):
+        gaps = question.gaps(question.width_cuts(bins, closed))
+        yield ClassEvaluation(
+            name=name,
+            rows=int(labelled[k]),
+            predicted=int(predicted[k]),
+            recall=float(correct[k] / labelled[k]) if labelled[k] else math.nan,
+            precision=float(correct[k] / predicted[k]) if predicted[k] else math.nan,
+            mean_probability=float(mean_probability[k]),
+            frequency=float(labelled[k] / n),
+            error=float(np.abs(gaps).sum() / n),
+        )

@@ -124,7 +124,7 @@ def test_bins_and_side_reach_the_table(folder):
 MISTAKES = {
     "missing file": (["eval", "nowhere.npz"], "nowhere.npz: there is no such file"),
     "test split for calibration": (["eval", "dev.npz", "--calib", "test.npz"], "is named a test split"),
-    "same rows": (["eval", "test.npz", "--calib", "copy.npz"], "would be tested on what they fit"),
+    "same rows": (["eval", "test.npz", "--calib", "copy.npz"], "the test would be on the rows of the fit"),
     "wrong extension": (["eval", "notes.txt"], "cannot read '.txt'"),
     "nan": (["eval", "nan.csv"], "nan.csv, line 3: nan is not a probability"),
     "ragged": (["eval", "ragged.csv"], "ragged.csv, line 2: 2 fields"),

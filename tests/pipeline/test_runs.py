@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from distilcal.config.schema import read_recipe
 from distilcal.data import read_dataset
 from distilcal.models import load_classifier
 from distilcal.pipeline import plan, run_recipe
-from distilcal.report.runs import main_stage, read_run, render_runs
+from distilcal.report.runs import render_runs
+from distilcal.runs import main_stage, read_run, summarise_runs
 from distilcal.training import predict
 
 FAST = ["--epochs", "1", "--batch", "32", "--lr", "0.005"]
@@ -63,7 +65,7 @@ terms = [{terms}]
 
 def test_the_folder_holds_all_that_was_promised(place):
     run = place / "run"
-    for name in ("recipe.toml", "environment.json", "metrics.json", "report.html"):
+    for name in ("recipe.toml", "environment.json", "metrics.json", "evaluation.json", "report.html"):
         assert (run / name).stat().st_size > 0
     for stage in ("teacher", "alone", "student"):
         files = {str(f.relative_to(run / stage)) for f in (run / stage).rglob("*") if f.is_file()}
@@ -396,7 +398,8 @@ def test_names_from_the_data_stay_text(place, tmp_path):
         (place / "run" / "<b>evil<").mkdir(exist_ok=True)
         (place / "run" / "<b>evil<" / "b>").mkdir(exist_ok=True)
         (place / "run" / "<b>evil<" / "b>" / "history.json").write_text("[]")
-        page = render_runs([type(run)(run.folder, facts)])
+        comparisons = tuple(replace(c, a="<b>evil</b>") if c.a == "teacher" else c for c in run.comparisons)
+        page = render_runs(summarise_runs([replace(run, facts=facts, comparisons=comparisons)]))
     finally:
         (place / "run" / "kept").rename(place / "run" / "teacher")
     assert "<script>alert" not in page

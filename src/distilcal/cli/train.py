@@ -127,14 +127,15 @@ def predict_command(run: Path, data: str, output: Path, stage: str, text: str, p
 def report_command(runs: tuple[Path, ...], html: Path | None) -> None:
     """Compare the models of one or more runs: accuracy, calibration, size and speed, in and out of domain."""
     from distilcal.io.atomic import check_output
-    from distilcal.report.runs import read_run, show_runs, write_runs_page
+    from distilcal.report.runs import show_runs, write_runs_page
+    from distilcal.runs import read_run, summarise_runs
 
     if html is not None:
         check_output(html)
-    found = [read_run(folder) for folder in runs]
+    summary = summarise_runs([read_run(folder) for folder in runs])
     if html is not None:
-        write_runs_page(found, html)
-    show_runs(found)
+        write_runs_page(summary, html)
+    show_runs(summary)
     if html is not None:
         click.echo(f"Wrote {html}: open it in a browser.")
 
@@ -232,9 +233,10 @@ def carry_out_recipe(recipe: Recipe, out: Path | None, store: Path, dry_run: boo
             run_recipe(recipe, folder, store, on_progress=console.show_progress)
         if not is_main_process():
             return
-        from distilcal.report.runs import read_run, show_runs
+        from distilcal.report.runs import show_runs
+        from distilcal.runs import read_run, summarise_runs
 
-        show_runs([read_run(folder)])
+        show_runs(summarise_runs([read_run(folder)]))
     click.echo(f"Wrote {folder}: report.html to look at, a model in every stage's folder.")
     click.echo(f"Next: distilcal predict {folder} new.csv -o labelled.csv")
 

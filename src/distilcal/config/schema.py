@@ -18,7 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from distilcal.errors import InputError
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of runs and stages, which are folders
-RESERVED = ("metrics.json", "report.html", "recipe.toml", "environment.json")
+RESERVED = ("metrics.json", "evaluation.json", "report.html", "recipe.toml", "environment.json")
 
 
 @dataclass(frozen=True)

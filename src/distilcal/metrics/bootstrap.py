@@ -128,6 +128,16 @@ class Reliability:
     closed: Closed
     level: float
 
+    @property
+    def correct(self) -> IntArray:
+        """Number of rows of each bin that are predicted correctly."""
+        return np.rint(self.count * np.nan_to_num(self.accuracy)).astype(np.int64)
+
+    @property
+    def wrong(self) -> IntArray:
+        """Number of rows of each bin that are predicted wrongly."""
+        return self.count - self.correct
+
 
 def evaluate(
     predictions: Predictions,

@@ -27,7 +27,7 @@ from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
 from distilcal.io.predictions import SUFFIXES
 from distilcal.models.text import quiet_transformers, resolve_model
-from distilcal.report.runs import main_stage
+from distilcal.runs import main_stage
 
 TEACHING = (TermSettings("cross_entropy", 1.0), TermSettings("mdca", 1.0))
 LEARNING = (TermSettings("cross_entropy", 0.1), TermSettings("kd", 0.9, settings={"temperature": 1.0}))

@@ -17,7 +17,7 @@ from distilcal.models.classifier import load_classifier
 from distilcal.models.inputs import Progress
 from distilcal.pipeline.stage import on_device
 from distilcal.predictions import Predictions
-from distilcal.report.runs import main_stage
+from distilcal.runs import main_stage
 from distilcal.training import compute_outputs
 
 NO_LABEL = "\0"  # no column is called so: labels, if there are any, are not looked at

@@ -1,13 +1,12 @@
 """Runs side by side: student against the same student alone, against its teacher, in and out of domain, with size and speed.
 
-Reads the folders of finished runs and trains nothing. ``summarise`` gathers, ``show_runs`` prints, ``write_runs_page`` draws.
+Everything is read from a ``RunSummary``: ``show_runs`` prints it, ``write_runs_page`` draws it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,125 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from distilcal import __version__
-from distilcal.calibrate import load_calibrator
-from distilcal.errors import InputError
-from distilcal.evaluation import evaluate_set
-from distilcal.io.atomic import read_json
-from distilcal.metrics import Comparison, compare
-from distilcal.predictions import Predictions
 from distilcal.report.console import build_console, prose_width
 from distilcal.report.evaluations.page import CHART, COUNTS, reliability_chart
 from distilcal.report.html import render_template, write_text
+from distilcal.runs import RunModel, RunSummary
 from distilcal.selective import counted
 
-SUMMED = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "oe", "entropy", "aurc")
 STATES = {"given": "as trained", "calibrated": "calibrated"}
-COMPARED = ("accuracy", "nll", "brier", "ece")
 CURVES = (("nll", "NLL on dev"), ("ece", "ECE on dev"), ("entropy", "mean entropy of the posterior on dev, in nats"))
 
 
-@dataclass(frozen=True)
-class Run:
-    """The folder of a finished run and what it says."""
-
-    folder: Path
-    facts: Mapping[str, Any]
-
-    @property
-    def main(self) -> str:
-        return main_stage(self.facts["stages"])
-
-    def predictions(self, stage: str, name: str) -> Predictions | None:
-        path = self.folder / stage / "predictions" / f"{name}.npz"
-        return Predictions.load(path) if path.exists() else None
-
-    def history(self, stage: str) -> list[dict[str, Any]]:
-        history: list[dict[str, Any]] = read_json(self.folder / stage / "history.json")
-        return history
-
-
-@dataclass(frozen=True)
-class Model:
-    """One model of one run: a row of the tables and a number in the charts."""
-
-    number: int
-    title: str
-    run: Run
-    stage: str
-    facts: Mapping[str, Any]
-
-    def figure(self, name: str, metric: str, state: str = "given") -> Mapping[str, Any] | None:
-        """A figure with its interval, or None where the model was not measured there."""
-        found = self.facts["sets"].get(name)
-        return None if found is None or found[state] is None else found[state][metric]
-
-    @property
-    def role(self) -> str:
-        """What it is to the others: taught by whom, teacher of whom."""
-        taught = [name for name, other in self.run.facts["stages"].items() if other["teacher"] == self.stage]
-        parts = [f"taught by {self.facts['teacher']}"] if self.facts["teacher"] else []
-        parts += [f"teaches {', '.join(taught)}"] if taught else []
-        return "; ".join(parts) or "no teacher"
-
-
-@dataclass(frozen=True)
-class Summary:
-    """All that the tables, the words and the charts need."""
-
-    models: tuple[Model, ...]
-    main: Model
-    sets: tuple[str, ...]  # test first
-    comparisons: tuple[Comparison, ...]  # of the main model with the others, on test, as trained
-
-
-def read_run(folder: Path) -> Run:
-    """A finished run."""
-    if not (folder / "metrics.json").exists():
-        raise InputError("this is not the folder of a finished run", source=str(folder),
-                         remedy="give one made by distilcal run or distill, or run it to its end")  # fmt: skip
-    return Run(folder, read_json(folder / "metrics.json"))
-
-
-def main_stage(stages: Mapping[str, Any]) -> str:
-    """The stage a run is about: the last one with a teacher that nobody learns from, or else the last one."""
-    teachers = {facts["teacher"] for facts in stages.values()}
-    ends = [name for name in stages if name not in teachers]
-    taught = [name for name in ends if stages[name]["teacher"]]
-    found = taught or ends or list(stages)
-    if "student" in found:
-        return "student"
-    return found[-1]
-
-
-def summarise(runs: Sequence[Run]) -> Summary:
-    """The models of all runs, and the main one of the first run against each of the others."""
-    names = _titles(runs)
-    models: list[Model] = []
-    for run, name in zip(runs, names, strict=True):
-        for stage, facts in run.facts["stages"].items():
-            title = stage if len(runs) == 1 else f"{name}: {stage}"
-            models.append(Model(len(models) + 1, title, run, stage, facts))
-    main = next(m for m in models if m.run is runs[0] and m.stage == runs[0].main)
-    sets = tuple(dict.fromkeys(["test", *(name for run in runs for name in run.facts["ood"])]))
-    comparisons = []
-    ours = main.run.predictions(main.stage, "test")
-    for model in models:
-        theirs = None if model is main else model.run.predictions(model.stage, "test")
-        if ours is None or theirs is None:
-            continue
-        try:
-            comparisons.append(compare(theirs.rename(model.title), ours.rename(main.title), COMPARED, intervals=1000))
-        except InputError:
-            continue  # runs on other data have no rows in common
-    return Summary(tuple(models), main, sets, tuple(comparisons))
-
-
-def reading(s: Summary) -> Iterator[str]:
+def reading(s: RunSummary) -> Iterator[str]:
     """What the figures say, in sentences."""
-    accuracy, ece = s.main.figure("test", "accuracy"), s.main.figure("test", "ece")
+    accuracy, ece = s.main.metric("test", "accuracy"), s.main.metric("test", "ece")
     if accuracy is None or ece is None:
         return
-    after = s.main.figure("test", "ece", "calibrated")
+    after = s.main.metric("test", "ece", "calibrated")
     yield (
         f"{s.main.title} is right on {accuracy['value']:.1%} of test ({accuracy['low']:.1%} to {accuracy['high']:.1%}). "
         f"Its ECE is {ece['value']:.3f} as trained"
@@ -150,7 +46,7 @@ def reading(s: Summary) -> Iterator[str]:
             yield f"It has {size:.0%} of its teacher's parameters and takes {speed:.0%} of its time per example."
         parts = [_difference(c[name]) for name in ("accuracy", "nll", "ece")]
         yield f"Against {c.a} ({other.role}), on the same rows: {'; '.join(parts)}."
-    away = [(name, s.main.figure(name, "ece"), s.main.figure(name, "accuracy")) for name in s.sets[1:]]
+    away = [(name, s.main.metric(name, "ece"), s.main.metric(name, "accuracy")) for name in s.sets[1:]]
     known = [(name, e["value"], a["value"]) for name, e, a in away if e is not None and a is not None]
     if known:
         worst = max(known, key=lambda k: k[1])
@@ -164,9 +60,9 @@ def reading(s: Summary) -> Iterator[str]:
         yield f"Note: {shared} also in {o['first']}; figures there may flatter."
 
 
-def show_runs(runs: Sequence[Run], console: Console | None = None) -> None:
+def show_runs(summary: RunSummary, console: Console | None = None) -> None:
     """Print a table for each set, and what they say."""
-    s = summarise(runs)
+    s = summary
     if console is None:
         console = build_console()
     for name in s.sets:
@@ -179,18 +75,18 @@ def show_runs(runs: Sequence[Run], console: Console | None = None) -> None:
         console.print(Text(sentence), width=prose_width(console))
 
 
-def write_runs_page(runs: Sequence[Run], path: Path) -> None:
+def write_runs_page(summary: RunSummary, path: Path) -> None:
     """One self-contained page on the runs, written aside and renamed."""
-    write_text(render_runs(runs), path)
+    write_text(render_runs(summary), path)
 
 
-def render_runs(runs: Sequence[Run]) -> str:
+def render_runs(summary: RunSummary) -> str:
     """The page as text."""
-    s = summarise(runs)
+    s = summary
     return render_template(
         "runs.html.jinja",
         s=s,
-        runs=runs,
+        runs=s.runs,
         reading=list(reading(s)),
         chart=CHART,
         counts=COUNTS,
@@ -211,11 +107,6 @@ def render_runs(runs: Sequence[Run]) -> str:
 # ---- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _titles(runs: Sequence[Run]) -> list[str]:
-    names = [str(run.facts["name"]) for run in runs]
-    return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
-
-
 def _where(name: str) -> str:
     return "in domain" if name == "test" else "out of domain"
 
@@ -230,7 +121,7 @@ def _difference(d: Any) -> str:
     return f"{word} {d.difference:+.3f} [{d.low:+.3f}, {d.high:+.3f}], {verdict}"
 
 
-def _row(model: Model, name: str) -> dict[str, Any]:
+def _row(model: RunModel, name: str) -> dict[str, Any]:
     accepted = model.facts["sets"][name].get("accepted")
     return {
         "model": model,
@@ -246,7 +137,7 @@ def _millions(count: int) -> str:
     return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,}"
 
 
-def _table(s: Summary, name: str) -> Table:
+def _table(s: RunSummary, name: str) -> Table:
     rows = [_row(m, name) for m in s.models if name in m.facts["sets"]]
     count = s.main.run.facts["sizes"].get(name)
     table = Table(title=Text(f"{name} ({_where(name)}{f', {count:,} examples' if count else ''})"), title_justify="left")
@@ -279,12 +170,12 @@ def _number(value: float | None) -> str:
     return "∞" if value is None else f"{value:.3f}"  # only an infinite figure is not in the file
 
 
-def _scatter(s: Summary, name: str) -> dict[str, Any]:
+def _scatter(s: RunSummary, name: str) -> dict[str, Any]:
     """Accuracy against ECE, as trained (filled) and calibrated (open), with intervals."""
     points = []
     for m in s.models:
         for state in ("given", "calibrated"):
-            a, e = m.figure(name, "accuracy", state), m.figure(name, "ece", state)
+            a, e = m.metric(name, "accuracy", state), m.metric(name, "ece", state)
             if a is not None and e is not None:
                 points.append((m, state, a, e))
     if not points:
@@ -337,7 +228,7 @@ def _nice(value: float) -> float:
     return 1.0
 
 
-def _curves(s: Summary, metric: str, title: str) -> dict[str, Any]:
+def _curves(s: RunSummary, metric: str, title: str) -> dict[str, Any]:
     """A figure on dev after every epoch, one line per trained model."""
     found = [(m, [h["dev"][metric] for h in m.run.history(m.stage)]) for m in s.models]
     found = [(m, values) for m, values in found if values]
@@ -364,33 +255,23 @@ def _curves(s: Summary, metric: str, title: str) -> dict[str, Any]:
     }
 
 
-def _diagrams(s: Summary) -> Iterator[dict[str, Any]]:
+def _diagrams(s: RunSummary) -> Iterator[dict[str, Any]]:
     """Reliability diagrams: every model on test, and the main one elsewhere, as trained and calibrated."""
-    wanted = [(m, "test", "given") for m in s.models]
-    wanted += [
+    shown = [(m, "test", "given") for m in s.models]
+    shown += [
         (s.main, name, state) for name in s.sets for state in ("given", "calibrated") if (name, state) != ("test", "given")
     ]
-    for model, name, state in wanted:
-        said = model.run.predictions(model.stage, name)
-        if said is None:
+    for model, name, state in shown:
+        diagram = model.run.diagrams.get(model.stage, {}).get(name, {}).get(state)
+        ece = model.metric(name, "ece", state)
+        if diagram is None or ece is None:
             continue
-        if state == "calibrated":
-            files = [model.run.folder / model.stage / f"calibrator.{kind}" for kind in ("json", "npz")]
-            there = [f for f in files if f.exists()]
-            if not there:
-                continue
-            said = load_calibrator(there[0])(said)
-        report = evaluate_set(said, intervals=100)
         yield {
             "set": {"name": f"{model.title} on {name}", "where": _where(name)},
-            "diagram": {
-                "state": "as trained" if state == "given" else "calibrated",
-                **reliability_chart(report),
-                "report": report,
-            },
+            "diagram": {"state": STATES[state], **reliability_chart(diagram), "ece": ece},
         }
 
 
-def _definitions(s: Summary) -> list[dict[str, str]]:
-    figures = s.main.facts["sets"].get("test", {}).get("given", {})
-    return [{"name": name, "here": figures[name]["definition"]} for name in SUMMED if "definition" in figures.get(name, {})]
+def _definitions(s: RunSummary) -> list[dict[str, str]]:
+    metrics = s.main.facts["sets"].get("test", {}).get("given", {})
+    return [{"name": name, "here": metric["definition"]} for name, metric in metrics.items() if "definition" in metric]

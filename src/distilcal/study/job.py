@@ -15,17 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from distilcal.calibrate import fit_temperature
 from distilcal.config.schema import DataSettings, Recipe, ordered_stages, recipe_from
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits, read_splits
 from distilcal.errors import InputError
+from distilcal.evaluation import SplitsBootstrap, bootstrap_splits
 from distilcal.io.atomic import read_json, write_json
 from distilcal.io.folders import digest, is_intact, sealed_folder
-from distilcal.metrics import replicates
 from distilcal.pipeline.preflight import check_stages
 from distilcal.pipeline.stage import MAP, Stage, run_stage, stage_key
-from distilcal.predictions import Predictions
 from distilcal.training.distributed import ProcessGroup
 
 RESAMPLES = 500
@@ -34,7 +32,7 @@ SHOWN = 200  # examples of a class in a projection of features
 
 @dataclass(frozen=True)
 class Measure:
-    """What is to be known of a model: on which splits, by which metrics, and with or without features and map."""
+    """What is measured of a model: on which splits, by which metrics, and whether features and the data map are kept."""
 
     sets: tuple[str, ...]
     metrics: dict[str, dict[str, Any]]  # name → {"metric": …, its parameters}
@@ -130,39 +128,47 @@ def splits_of(data: DataSettings) -> Splits:
 
 
 def _measured(stage: Stage, splits: Splits, measure: Measure, store: Path) -> str:
-    """The name of the folder in the store with a stage's predictions and figures; made unless it is there."""
-    there = {data.name: data for data in splits}
-    sets = {name: there[name] for name in dict.fromkeys(("dev", *measure.sets))}
-    prints = {name: data.fingerprint for name, data in sets.items()}
-    key = digest([stage.key, prints, measure.metrics, measure.features, measure.map, RESAMPLES])
+    """Evaluate a stage, unless the store holds its evaluation; return the key of the folder with predictions and metrics."""
+    by_name = {data.name: data for data in splits}
+    sets = {name: by_name[name] for name in dict.fromkeys(("dev", *measure.sets))}
+    fingerprints = {name: data.fingerprint for name, data in sets.items()}
+    key = digest([stage.key, fingerprints, measure.metrics, measure.features, measure.map, RESAMPLES])
     folder = store / "measured" / key
     if is_intact(folder, key=key):
         return key
-    said = {name: stage.predictions(data) for name, data in sets.items()}
-    scaled = fit_temperature(said["dev"])
-    figures: dict[str, Any] = {"temperature": scaled.value, "sets": {}}
-    drawn: dict[str, Any] = {}
-    for name in measure.sets:
-        for state, predictions in (("given", said[name]), ("scaled", scaled(said[name]))):
-            found = _figures(predictions, measure.metrics)
-            figures["sets"].setdefault(name, {"n": len(predictions)})[state] = {m: value for m, (value, _) in found.items()}
-            drawn |= {f"{name}/{state}/{m}": draws for m, (_, draws) in found.items()}
+    predictions = {name: stage.predictions(data) for name, data in sets.items()}
+    bootstrap = bootstrap_splits(predictions, measure.sets, measure.metrics, resamples=RESAMPLES)
     with sealed_folder(folder, key=key) as aside:
-        for name, predictions in said.items():
-            predictions.save(aside / f"{name}.npz")
-        np.savez_compressed(aside / "replicates.npz", **drawn)
+        for name, split_predictions in predictions.items():
+            split_predictions.save(aside / f"{name}.npz")
+        np.savez_compressed(aside / "replicates.npz", **_replicates(bootstrap))
         if measure.features:
             _save_features(stage, splits.test, measure.features, aside / "features.npz")
         if measure.map and (stage.folder / MAP).exists():
             _save_map(stage.folder / MAP, aside / "map.npz")
-        write_json(aside / "figures.json", figures)
+        sizes = {name: len(predictions[name]) for name in measure.sets}
+        write_json(aside / "figures.json", _figures(bootstrap, sizes))
     return key
 
 
-def _figures(predictions: Predictions, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float | None, Any]]:
-    """Value and bootstrap replicates of each metric; every model is resampled with the same rows."""
-    found = replicates(predictions, metrics, RESAMPLES)
-    return {name: (value if np.isfinite(value) else None, draws.astype(np.float32)) for name, (value, draws) in found.items()}
+def _figures(bootstrap: SplitsBootstrap, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The values of all metrics as the content of ``figures.json``; JSON has no infinity, so an infinite value is null."""
+    figures: dict[str, Any] = {"temperature": bootstrap.temperature, "sets": {}}
+    for split, states in bootstrap.values.items():
+        figures["sets"][split] = {"n": sizes[split]}
+        for state, values in states.items():
+            figures["sets"][split][state] = {name: value if np.isfinite(value) else None for name, value in values.items()}
+    return figures
+
+
+def _replicates(bootstrap: SplitsBootstrap) -> dict[str, Any]:
+    """The bootstrap replicates as the arrays of ``replicates.npz``, named ``split/state/metric``."""
+    return {
+        f"{split}/{state}/{name}": samples.astype(np.float32)
+        for split, states in bootstrap.samples.items()
+        for state, metrics in states.items()
+        for name, samples in metrics.items()
+    }
 
 
 def _save_features(stage: Stage, data: Dataset, classes: tuple[str, ...], path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from distilcal.config.schema import Recipe, StageSettings, checked, to_toml
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
-from distilcal.report.runs import main_stage
+from distilcal.runs import main_stage
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Point, drawn_points, expand_points, together
 from distilcal.study.scheduler import News, Outcome, carry_out_graph

@@ -66,7 +66,7 @@ def _set_json(report: SetEvaluation) -> dict[str, Any]:
         "aurc": report.aurc,
         "excess_aurc": report.excess_aurc,
         "reliability": report.reliability,
-        "histogram": {"right": report.right, "wrong": report.wrong},
+        "histogram": {"right": report.reliability.correct, "wrong": report.reliability.wrong},
         "per_class": report.classes,
     }
 

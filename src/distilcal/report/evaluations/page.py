@@ -15,7 +15,7 @@ import numpy as np
 
 from distilcal import __version__
 from distilcal.evaluation import ModelEvaluation, SetEvaluation, ThresholdCheck
-from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS
+from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS, Reliability
 from distilcal.report.evaluations.sentences import FEW_ROWS, next_steps, reading
 from distilcal.report.evaluations.terminal import SHIFT_METRICS
 from distilcal.report.html import render_template, write_text
@@ -88,18 +88,26 @@ def _titled(before: SetEvaluation, after: SetEvaluation | None, where: str) -> d
         "where": where,
         "before": before,
         "after": after,
-        "diagrams": [{"state": state, **reliability_chart(report), "report": report} for state, report in diagrams],
+        "diagrams": [
+            {
+                "state": state,
+                **reliability_chart(report.reliability),
+                "evaluation": report.evaluation,
+                "ece": report.evaluation["ece"],
+            }
+            for state, report in diagrams
+        ],
     }
 
 
-def reliability_chart(report: SetEvaluation) -> dict[str, Any]:
+def reliability_chart(diagram: Reliability) -> dict[str, Any]:
     """Marks with whiskers where a bin holds rows, and below them how many rows, right and wrong."""
-    r = report.reliability
+    r = diagram
     most = max(int(r.count.max()), 1)
     marks, bars = [], []
     for i, count in enumerate(r.count.tolist()):
         left, right = CHART.x(float(r.lower[i])), CHART.x(float(r.upper[i]))
-        wrong = int(report.wrong[i])
+        wrong = int(r.wrong[i])
         bars.append(
             {
                 "x": left + 0.6,
@@ -135,7 +143,7 @@ def reliability_chart(report: SetEvaluation) -> dict[str, Any]:
         }
         for i in np.flatnonzero(r.count)
     ]
-    return {"marks": marks, "bars": bars, "most": most, "rows": rows}
+    return {"marks": marks, "bars": bars, "most": most, "rows": rows, "bins": len(r.count), "level": r.level}
 
 
 def _risk_chart(a: ModelEvaluation) -> dict[str, Any]:

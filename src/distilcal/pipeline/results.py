@@ -1,0 +1,247 @@
+"""Writing the results of a run: for each stage its predictions, calibrator and model; for the run its metrics and diagrams.
+
+``distilcal.evaluation`` computes all numbers; ``distilcal.runs.read_run`` reads the folder.
+
+====================================  ==================================================================================
+``STAGE/predictions/SPLIT.npz``       predictions on each split
+``STAGE/calibrator.json`` or ``.npz``  what was fitted on dev
+``STAGE/model/``, ``STAGE/history.json``  the trained model; losses and dev metrics after every epoch
+``STAGE/stage.json``                  the part of ``metrics.json`` about this stage
+``evaluation.json``                   reliability diagrams, and the main model compared with the others
+``metrics.json``                      metrics of every stage on every split; written last, so its presence means finished
+====================================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilcal.calibrate import Calibrator
+from distilcal.config.schema import Recipe
+from distilcal.data import Dataset
+from distilcal.data.splits import Overlap, Splits
+from distilcal.evaluation import ScoreEvaluation, SplitEvaluation, SplitsEvaluation, compare_models, evaluate_splits
+from distilcal.io.atomic import write_json
+from distilcal.metrics import Comparison, MetricValue, Reliability
+from distilcal.pipeline.stage import MAP, Stage
+from distilcal.predictions import Predictions
+from distilcal.runs import evaluation_to_json, main_stage
+from distilcal.selective import Threshold
+from distilcal.training import compute_outputs
+
+RESULT_FILES = ("metrics.json", "evaluation.json", "report.html")  # absent until a run is finished
+TIMED_EXAMPLES = 128  # on which the speed of a model is measured
+TIMED_BATCH = 32
+
+
+def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], stages: Sequence[Stage], folder: Path) -> None:
+    """Evaluate every trained stage on every split and write the results of the run.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe that was run.
+    splits : Splits
+        Its data.
+    overlaps : sequence of Overlap
+        Examples that several splits share.
+    stages : sequence of Stage
+        Its stages, all trained, in order.
+    folder : Path
+        The folder of the run.
+    """
+    facts: dict[str, dict[str, Any]] = {}
+    diagrams: dict[str, dict[str, dict[str, Reliability]]] = {}
+    test_predictions: dict[str, Predictions] = {}
+    for stage in stages:
+        predictions = _save_predictions(stage, recipe, splits, folder / stage.name)
+        method = None if stage.settings.calibrate == "none" else stage.settings.calibrate
+        evaluation = evaluate_splits(predictions, method=method, accuracy=recipe.accuracy)
+        facts[stage.name] = _write_stage(stage, evaluation, splits.test, folder / stage.name)
+        diagrams[stage.name] = {split: _diagrams(evaluated) for split, evaluated in evaluation.splits.items()}
+        if "test" in predictions:
+            test_predictions[stage.name] = predictions["test"].rename(stage.name)
+    comparisons = _compare_with_main(main_stage(facts), test_predictions)
+    write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons))
+    metrics = {
+        "format": 1,
+        "name": recipe.name,
+        "classes": list(splits.train.classes),
+        "sizes": {data.name: len(data) for data in splits},
+        "ood": [data.name for data in splits.ood],
+        "overlaps": [asdict(overlap) for overlap in overlaps],
+        "stages": facts,
+    }
+    write_json(folder / "metrics.json", metrics)
+
+
+def remove_results(folder: Path) -> None:
+    """Remove what marks a run as finished, before it is run again.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the run.
+    """
+    for name in RESULT_FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def milliseconds_per_example(stage: Stage, data: Dataset) -> float:
+    """Measure the time per example from raw input to logits, the best of three passes.
+
+    Parameters
+    ----------
+    stage : Stage
+        A trained stage.
+    data : Dataset
+        The first of its examples are used.
+
+    Returns
+    -------
+    float
+        Milliseconds per example, in batches of 32.
+    """
+    examples = data.select(np.arange(min(TIMED_EXAMPLES, len(data))))
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        compute_outputs(stage.classifier, examples, batch=TIMED_BATCH)
+        seconds.append(time.perf_counter() - start)
+    return 1000 * min(seconds) / len(examples)
+
+
+# ---- one stage ---------------------------------------------------------------------------------------------------------
+
+
+def _save_predictions(stage: Stage, recipe: Recipe, splits: Splits, folder: Path) -> dict[str, Predictions]:
+    """Save the predictions of a stage on every split that it has predictions for."""
+    (folder / "predictions").mkdir(parents=True, exist_ok=True)
+    evaluated = [splits.dev, splits.test, *splits.ood]
+    if recipe.train_predictions:
+        evaluated.insert(0, splits.train)
+    predictions = {}
+    for data in evaluated:
+        if stage.settings.predictions and not _has_rows(stage, data):
+            continue  # a teacher that is a predictions file may hold rows of the training data only
+        predictions[data.name] = stage.predictions(data)
+        predictions[data.name].save(folder / "predictions" / f"{data.name}.npz")
+    return predictions
+
+
+def _has_rows(stage: Stage, data: Dataset) -> bool:
+    ids = stage.said.ids
+    return ids is not None and bool(np.isin(data.ids, ids).all())
+
+
+def _write_stage(stage: Stage, evaluation: SplitsEvaluation, test: Dataset, folder: Path) -> dict[str, Any]:
+    """Write calibrator, history, model and metrics of a stage; return its part of ``metrics.json``."""
+    _save_calibrator(evaluation.calibrator, folder)
+    history = stage.history()
+    write_json(folder / "history.json", history)
+    parameters, milliseconds = None, None
+    if not stage.settings.predictions:
+        _link_folder(stage.folder / "model", folder / "model")
+        if (stage.folder / MAP).exists():
+            _link_folder(stage.folder / MAP, folder / MAP)
+        parameters = stage.classifier.parameters
+        milliseconds = milliseconds_per_example(stage, test)
+    facts = {
+        "key": stage.key,
+        "teacher": stage.settings.teacher,
+        "terms": [str(term) for term in stage.settings.terms],
+        "epochs": len(history),
+        "seconds": sum(epoch["seconds"] for epoch in history),
+        "parameters": parameters,
+        "ms_per_example": milliseconds,
+        "calibrator": None if evaluation.calibrator is None else evaluation.calibrator.kind,
+        "threshold": None if evaluation.threshold is None else _threshold_facts(evaluation.threshold),
+        "sets": {split: _split_facts(evaluated) for split, evaluated in evaluation.splits.items()},
+    }
+    write_json(folder / "stage.json", facts)
+    return facts
+
+
+def _save_calibrator(calibrator: Calibrator | None, folder: Path) -> None:
+    for name in ("calibrator.json", "calibrator.npz"):  # of an earlier run
+        (folder / name).unlink(missing_ok=True)
+    if calibrator is not None:
+        calibrator.save(folder / ("calibrator.json" if calibrator.kind == "temperature" else "calibrator.npz"))
+
+
+def _link_folder(source: Path, target: Path) -> None:
+    """Put the same files under another name: linked where the disk allows it, copied elsewhere."""
+    temporary = target.with_name(f".{target.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(source, temporary, copy_function=_link_or_copy)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(temporary, target)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+# ---- numbers as JSON ---------------------------------------------------------------------------------------------------
+
+
+def _split_facts(split: SplitEvaluation) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "given": _score_facts(split.given),
+        "calibrated": None if split.calibrated is None else _score_facts(split.calibrated),
+    }
+    if split.check is not None:
+        facts["accepted"] = {"coverage": split.check.coverage, "accuracy": _finite(split.check.accuracy)}
+    return facts
+
+
+def _score_facts(scores: ScoreEvaluation) -> dict[str, Any]:
+    facts = {name: _metric_facts(value) for name, value in scores.evaluation.metrics.items()}
+    return {**facts, "aurc": {"value": _finite(scores.aurc)}}
+
+
+def _metric_facts(metric: MetricValue) -> dict[str, Any]:
+    return {
+        "value": _finite(metric.value),
+        "low": _finite(metric.low),
+        "high": _finite(metric.high),
+        "null": _finite(metric.null),
+        "beyond_chance": metric.beyond_chance,
+        "definition": metric.definition,
+    }
+
+
+def _threshold_facts(threshold: Threshold) -> dict[str, Any]:
+    return {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(threshold).items()}
+
+
+def _finite(value: float | None) -> float | None:
+    """Return None for what JSON cannot hold, such as an infinite NLL."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _diagrams(split: SplitEvaluation) -> dict[str, Reliability]:
+    diagrams = {"given": split.given.reliability}
+    if split.calibrated is not None:
+        diagrams["calibrated"] = split.calibrated.reliability
+    return diagrams
+
+
+def _compare_with_main(main: str, test_predictions: Mapping[str, Predictions]) -> list[Comparison]:
+    """Compare the main model with every other one on test, as trained."""
+    if main not in test_predictions:
+        return []
+    others = [predictions for stage, predictions in test_predictions.items() if stage != main]
+    return compare_models(test_predictions[main], others)

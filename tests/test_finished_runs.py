@@ -1,0 +1,93 @@
+"""What a run stores about its evaluation is read back unchanged, and models of several runs are compared."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from conftest import make
+
+from distilcal import InputError
+from distilcal.evaluation import compare_models, evaluate_splits
+from distilcal.io.atomic import write_json
+from distilcal.metrics import reliability
+from distilcal.predictions import Predictions
+from distilcal.runs import evaluation_to_json, main_stage, read_run, summarise_runs
+
+
+def write_run(folder, name, *, seed, rows=60):
+    """The folder of a run with a teacher and a student, without anything that a comparison does not read."""
+    ids = [f"row {i}" for i in range(rows)]
+    labels = np.random.default_rng(0).integers(0, 3, rows)
+    predictions = {}
+    for i, stage in enumerate(("teacher", "student")):
+        logits = np.random.default_rng([seed, i]).normal(size=(rows, 3))
+        predictions[stage] = Predictions.from_logits(logits, labels, ids=ids, name=stage)
+        (folder / stage / "predictions").mkdir(parents=True)
+        predictions[stage].save(folder / stage / "predictions" / "test.npz")
+    diagrams = {stage: {"test": {"given": reliability(p)}} for stage, p in predictions.items()}
+    comparisons = compare_models(predictions["student"], [predictions["teacher"]], resamples=50)
+    stages = {"teacher": {"teacher": None, "sets": {}}, "student": {"teacher": "teacher", "sets": {}}}
+    write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons))
+    write_json(folder / "metrics.json", {"name": name, "ood": ["away"], "stages": stages})
+    return diagrams, comparisons
+
+
+def test_stored_evaluation_is_read_back_unchanged(tmp_path):
+    diagrams, comparisons = write_run(tmp_path, "first", seed=1)
+    run = read_run(tmp_path)
+    assert list(run.comparisons) == comparisons
+    stored, expected = run.diagrams["student"]["test"]["given"], diagrams["student"]["test"]["given"]
+    for field in dataclasses.fields(expected):
+        np.testing.assert_array_equal(getattr(stored, field.name), getattr(expected, field.name))
+    assert stored.count.dtype == expected.count.dtype
+
+
+def test_infinite_and_undefined_numbers_are_read_back(tmp_path):
+    _, [comparison] = write_run(tmp_path, "first", seed=1)
+    infinite = dataclasses.replace(comparison["nll"], a=np.inf, difference=np.nan, low=-np.inf, high=np.inf)
+    comparison = dataclasses.replace(comparison, differences={"nll": infinite})
+    write_json(tmp_path / "evaluation.json", evaluation_to_json({}, [comparison]))
+    read = read_run(tmp_path).comparisons[0]["nll"]
+    assert (read.a, read.low, read.high) == (np.inf, -np.inf, np.inf)
+    assert np.isnan(read.difference)
+
+
+def test_main_model_is_compared_within_and_across_runs(tmp_path):
+    write_run(tmp_path / "a", "first", seed=1)
+    write_run(tmp_path / "b", "second", seed=2)
+    alone = summarise_runs([read_run(tmp_path / "a")])
+    assert [(c.a, c.b) for c in alone.comparisons] == [("teacher", "student")]
+    assert alone.sets == ("test", "away")
+    both = summarise_runs([read_run(tmp_path / "a"), read_run(tmp_path / "b")])
+    assert [c.a for c in both.comparisons] == ["first: teacher", "second: teacher", "second: student"]
+    assert {c.b for c in both.comparisons} == {"first: student"}
+    assert both.comparisons[0].differences == alone.comparisons[0].differences
+    assert [model.number for model in both.models] == [1, 2, 3, 4]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    write_run(tmp_path / "a", "same", seed=1)
+    write_run(tmp_path / "b", "same", seed=2)
+    titles = [model.title for model in summarise_runs([read_run(tmp_path / "a"), read_run(tmp_path / "b")]).models]
+    assert titles[0] == f"{tmp_path / 'a'}: teacher"
+
+
+def test_unfinished_and_older_runs_are_refused(tmp_path):
+    with pytest.raises(InputError, match="not the folder of a finished run"):
+        read_run(tmp_path)
+    write_json(tmp_path / "metrics.json", {})
+    with pytest.raises(InputError, match=r"evaluation\.json is missing"):
+        read_run(tmp_path)
+
+
+def test_main_stage_is_the_last_student():
+    assert main_stage({"a": {"teacher": None}, "b": {"teacher": "a"}, "c": {"teacher": "b"}}) == "c"
+    assert main_stage({"a": {"teacher": None}, "b": {"teacher": None}}) == "b"
+
+
+def test_splits_without_dev_have_no_threshold():
+    result = evaluate_splits({"test": make(50, 3)}, method="temperature", accuracy=0.9, resamples=10)
+    assert result.calibrator is None
+    assert result.threshold is None
+    assert result.splits["test"].calibrated is None
+    assert result.splits["test"].check is None
