@@ -9,7 +9,8 @@ from PIL import Image
 from scipy import ndimage
 from tiny import write_csv
 
-from distilcal.config.schema import DataSettings, checked, recipe_from
+from distilcal.config.loading import parse_recipe
+from distilcal.config.schema import DataSettings
 from distilcal.data import CORRUPTIONS, Dataset, Images, Vectors, choices, corrupted, corruptions, texts
 from distilcal.data.corruptions import SEVERITIES
 from distilcal.data.image_corruptions import IMAGE_CORRUPTIONS, Draws, _enlarged, _sampled, _smeared
@@ -424,5 +425,5 @@ def test_a_recipe_corrupts_images(tmp_path):
 
 def test_a_corruption_stands_once_in_a_recipe():
     table = {"data": {"train": "t.csv", "corrupt": ["fog", "fog"]}, "stages": {"s": {"model": {"name": "m"}}}}
-    with pytest.raises(InputError, match="data.corrupt names a corruption twice"):
-        checked(recipe_from(table))
+    with pytest.raises(InputError, match="data: corrupt contains 'fog' twice"):
+        parse_recipe(table)

@@ -38,7 +38,7 @@ def expanded_jobs(name: str, scale: str) -> dict[str, tuple[str, str, dict]]:
     THE ONLY PLACE IN THESE TESTS THAT KNOWS MODULES OF DISTILCAL: when they move, change these lines and nothing else. Where a
     job waits for a choice between points of a grid, the first point stands for it.
     """
-    from distilcal.config.schema import as_table
+    from distilcal.config.loading import as_table
     from distilcal.study.expand import expand, job_recipe
     from distilcal.study.schema import read_study
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -13,7 +12,7 @@ from safetensors.torch import save_file
 from tiny import BAD, GOOD, REST, save_model, write_csv
 
 from distilcal.cli.main import main
-from distilcal.config.schema import only_stages, read_recipe
+from distilcal.config.loading import load_recipe, only_stages
 from distilcal.data import read_dataset
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions, saliency
 from distilcal.models import base, load_classifier
@@ -117,9 +116,9 @@ SHRUNK = [
 def carried_out(name, place, out, changes, stages=None):
     path = files("distilcal").joinpath("config", "recipes", f"{name}.toml")
     data = [f"data.train={str(place / 'train.csv')!r}", f"data.ood=[{str(place / 'other.csv')!r}]"]
-    recipe = read_recipe(path, [*data, *changes])
+    recipe = load_recipe(path, [*data, *changes])
     if stages is not None:
-        recipe = replace(recipe, stages={name: recipe.stages[name] for name in stages})
+        recipe = recipe.replace(stages={name: recipe.stages[name] for name in stages})
     run_recipe(recipe, out / "run", out / "store")
     return recipe, json.loads((out / "run" / "metrics.json").read_text())
 
@@ -307,7 +306,7 @@ def test_a_map_of_anybody_s_loop_serves(place, tmp_path):
         recorder.record(np.arange(len(data)), rng.normal(size=(len(data), 3)))
         recorder.end_epoch()
     recorder.dynamics().save(tmp_path / "map")
-    run_recipe(read_recipe(path, changes), tmp_path / "run", tmp_path / "store")
+    run_recipe(load_recipe(path, changes), tmp_path / "run", tmp_path / "store")
     first = json.loads((tmp_path / "run" / "metrics.json").read_text())["stages"]["teacher"]["key"]
     done = CliRunner().invoke(main, ["run", str(path), *[a for c in changes for a in ("--set", c)], "--dry-run",
                                      "--store", str(tmp_path / "store")])  # fmt: skip
@@ -319,8 +318,8 @@ def test_a_large_record_is_kept_in_files_and_is_the_same(place, tmp_path, monkey
     for name, limit in (("memory", 1 << 28), ("files", 0)):
         monkeypatch.setattr("distilcal.pipeline.views.IN_MEMORY", limit)
         (tmp_path / "r.toml").write_text(BASE.format(train=str(place / "train.csv"), encoder=str(place / "encoder")))
-        recipe = read_recipe(tmp_path / "r.toml", ["stages.map.record_features=true"])
-        recipe = replace(recipe, stages={"map": recipe.stages["map"]})
+        recipe = load_recipe(tmp_path / "r.toml", ["stages.map.record_features=true"])
+        recipe = recipe.replace(stages={"map": recipe.stages["map"]})
         run_recipe(recipe, tmp_path / name, tmp_path / f"{name}-store")
         tables.append(load_dynamics(tmp_path / name / "map" / "dynamics"))
         assert not list((tmp_path / f"{name}-store" / "work").iterdir())
@@ -331,7 +330,7 @@ def test_a_large_record_is_kept_in_files_and_is_the_same(place, tmp_path, monkey
 
 def test_some_stages_and_those_they_need():
     path = files("distilcal").joinpath("config", "recipes", "informed_mixup.toml")
-    recipe = read_recipe(path)
+    recipe = load_recipe(path)
     assert list(only_stages(recipe, ["student"]).stages) == ["map", "teacher", "student"]
     assert list(only_stages(recipe, ["mixup", "map"]).stages) == ["map", "mixup"]
     done = CliRunner().invoke(main, ["run", str(path), "--only", "studnt"])
@@ -355,10 +354,10 @@ def test_a_stage_is_named_by_its_map_and_its_views(place, tmp_path):
         "stages.student.views.mixed.alpha=0.3",
         "stages.student.views.mixed.candidates='batch'",
     ):
-        made = plan(read_recipe(tmp_path / "r.toml", [change]), tmp_path / "store")
+        made = plan(load_recipe(tmp_path / "r.toml", [change]), tmp_path / "store")
         keys[change] = made.stages[-1].key
     assert len(set(keys.values())) == 6
-    plain = plan(read_recipe(tmp_path / "r.toml"), tmp_path / "store").stages[-1].key
+    plain = plan(load_recipe(tmp_path / "r.toml"), tmp_path / "store").stages[-1].key
     assert [change for change, key in keys.items() if key == plain] == ["stages.student.calibrate='none'"]
 
 
@@ -382,7 +381,7 @@ terms = [{{ loss = "kd" }}, {{ loss = "kd", view = "mixed" }}]
     temperature = []
     fold = base.fold_temperature
     monkeypatch.setattr(base, "fold_temperature", lambda n, t: (temperature.append(t), fold(n, t)))
-    run_recipe(read_recipe(tmp_path / "r.toml"), tmp_path / "run", tmp_path / "store")
+    run_recipe(load_recipe(tmp_path / "r.toml"), tmp_path / "run", tmp_path / "store")
     (divided,) = temperature
     assert divided != 1.0
     network = load_classifier(tmp_path / "run" / "teacher" / "model").network
@@ -422,19 +421,22 @@ terms = [{{ loss = "cross_entropy" }}, {{ loss = "cross_entropy", view = "mixed"
     ("change", "words"),
     [
         ("stages.student.map=''", "pairs = 'regions' needs a map; add map ="),
-        ("stages.map.record=false", "asks for the map of 'map', which records none; add record = true"),
+        ("stages.map.record=false", "uses the map of 'map', which records none; add record = true"),
         ("stages.student.map='nowhere'", "depends on 'nowhere', which is not a stage"),
         ("stages.student.map='./nowhere'", "there is no map in it"),
         ("stages.student.views.mixed.fraction=0.001", "has 0 of 182 examples, too few to pair; raise fraction"),
         ("stages.student.views.mixed.kind='cutmix'", "cutmix cuts images, the data hold texts"),
         ("stages.student.views.mixed={kind='cutout'}", "cutout cuts images, the data hold texts"),
-        ("stages.student.views.mixed.regions=['easy', 'odd']", "are not two of"),
+        (
+            "stages.student.views.mixed.regions=['easy', 'odd']",
+            "regions[1] = 'odd', expected one of 'easy', 'ambiguous', 'hard'",
+        ),
         ("stages.student.views.mixed={kind='manifold', layers=[9]}", "the network has 6 layers"),
         (
             "stages.student.views.mixed={kind='manifold', regions=['easy', 'hard']}",
-            "regions does nothing with kind = 'manifold'",
+            "regions has no effect with kind = 'manifold'",
         ),
-        ("stages.student.views.mixed={kind='mixup', length=4}", "length does nothing"),
+        ("stages.student.views.mixed={kind='mixup', length=4}", "length has no effect"),
         ("stages.student.views.mixed={kind='manifold', pairs='similar', saliency='features'}", "add record_features = true"),
         ("stages.student.terms=[{loss='cross_entropy'}, {loss='focal', view='mixed'}]", "focal wants one label"),
         ("stages.student.like=['map']", "is not another stage"),
@@ -442,7 +444,7 @@ terms = [{{ loss = "cross_entropy" }}, {{ loss = "cross_entropy", view = "mixed"
         ("stages.student.views.mixed.kindd='x'", "unknown key stages.student.views.mixed.kindd; did you mean kind?"),
         (
             "stages.student.views.mixed={kind='manifold', pairs='similar', variant='author_code'}",
-            "is of pairs by saliency in a batch",
+            "pairs examples by saliency in a batch",
         ),
         ("stages.student.views.mixed.teacher='mixed'", "a teacher cannot see what is mixed inside the student"),
         ("stages.student.views.other={kind='mixup'}", "views.other is used by no term"),

@@ -7,18 +7,18 @@ import sys
 import pytest
 from tiny import save_model, write_csv
 
-from distilcal.config.schema import read_recipe
+from distilcal.config.loading import load_recipe
 from distilcal.pipeline import run_recipe
 
 RUN = """
 import logging, sys
 from pathlib import Path
-from distilcal.config.schema import read_recipe
+from distilcal.config.loading import load_recipe
 from distilcal.pipeline import run_recipe
 if sys.argv[1] == "logged":
     logging.basicConfig(level=logging.INFO)
 folder = Path(sys.argv[2])
-run_recipe(read_recipe(folder / "r.toml"), folder / "run", folder / "store")
+run_recipe(load_recipe(folder / "r.toml"), folder / "run", folder / "store")
 """
 
 
@@ -62,7 +62,7 @@ def test_a_run_logs_its_data_stages_and_doubts(recipe, caplog):
     caplog.set_level(logging.INFO, logger="distilcal")
     steps = []
     path = recipe / "r.toml"
-    run_recipe(read_recipe(path), recipe / "run", recipe / "store", on_progress=lambda *step: steps.append(step))
+    run_recipe(load_recipe(path), recipe / "run", recipe / "store", on_progress=lambda *step: steps.append(step))
     lines = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
     for expected in (
         "INFO data: train ",

@@ -16,7 +16,7 @@ from shell import command
 from tiny import reviews, save_model, sentences, write_csv
 
 from distilcal import Predictions
-from distilcal.config.schema import read_recipe
+from distilcal.config.loading import load_recipe
 from distilcal.data import read_dataset
 from distilcal.models import load_classifier
 from distilcal.pipeline import plan, run_recipe
@@ -79,7 +79,7 @@ def test_the_folder_holds_all_that_was_promised(place):
         assert {"predictions/dev.npz", "predictions/test.npz", "predictions/other.npz"} <= files
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"].startswith("2.")
-    assert read_recipe(run / "recipe.toml").stages["student"].teacher == "teacher"
+    assert load_recipe(run / "recipe.toml").stages["student"].teacher == "teacher"
 
 
 def test_saved_predictions_are_those_of_the_saved_model(place):
@@ -106,7 +106,7 @@ def test_metrics_are_those_of_the_predictions(place):
 
 def test_a_teacher_without_its_student_is_trained_alike(place):
     """The alone stage differs from the student in its terms only."""
-    recipe = read_recipe(place / "run" / "recipe.toml")
+    recipe = load_recipe(place / "run" / "recipe.toml")
     assert recipe.stages["alone"].model == recipe.stages["student"].model
     assert recipe.stages["alone"].train == recipe.stages["student"].train
     assert recipe.stages["student"].scale_teacher
@@ -117,10 +117,10 @@ def test_a_teacher_without_its_student_is_trained_alike(place):
 
 
 def test_what_is_in_the_store_is_not_trained_again(place, tmp_path, monkeypatch, caplog):
-    recipe = read_recipe(recipe_file(place, tmp_path / "r.toml"))
+    recipe = load_recipe(recipe_file(place, tmp_path / "r.toml"))
     run_recipe(recipe, tmp_path / "a", tmp_path / "store")
     caplog.set_level("INFO", logger="distilcal")
-    other = read_recipe(recipe_file(place, tmp_path / "r.toml", student="layers = [1, 3]"))
+    other = load_recipe(recipe_file(place, tmp_path / "r.toml", student="layers = [1, 3]"))
     made = plan(other, tmp_path / "store")
     assert {s.name: s.done for s in made.stages} == {"teacher": True, "student": False}
     run_recipe(other, tmp_path / "b", tmp_path / "store")
@@ -148,21 +148,21 @@ def test_what_is_in_the_store_is_not_trained_again(place, tmp_path, monkeypatch,
 )
 def test_a_stage_is_named_by_all_that_determines_it(place, tmp_path, change, again):
     path = recipe_file(place, tmp_path / "r.toml")
-    keys = {s.name: s.key for s in plan(read_recipe(path), tmp_path / "store").stages}
-    changed = {s.name: s.key for s in plan(read_recipe(path, [change]), tmp_path / "store").stages}
+    keys = {s.name: s.key for s in plan(load_recipe(path), tmp_path / "store").stages}
+    changed = {s.name: s.key for s in plan(load_recipe(path, [change]), tmp_path / "store").stages}
     assert {name for name in keys if keys[name] != changed[name]} == again
 
 
 def test_other_test_data_do_not_train_anything_again(place, tmp_path):
     path = recipe_file(place, tmp_path / "r.toml", data=f"test = {str(place / 'other.csv')!r}")
-    before = [s.key for s in plan(read_recipe(path), tmp_path).stages]
-    other = plan(read_recipe(path, [f"data.ood=['{place / 'other.csv'}']", f"data.test={place / 'train.csv'}"]), tmp_path)
+    before = [s.key for s in plan(load_recipe(path), tmp_path).stages]
+    other = plan(load_recipe(path, [f"data.ood=['{place / 'other.csv'}']", f"data.test={place / 'train.csv'}"]), tmp_path)
     assert len(other.splits.test) == 300
     assert [s.key for s in other.stages] == before
 
 
 def test_a_damaged_stage_is_trained_again_to_the_same_numbers(place, tmp_path):
-    recipe = read_recipe(recipe_file(place, tmp_path / "r.toml"))
+    recipe = load_recipe(recipe_file(place, tmp_path / "r.toml"))
     run_recipe(recipe, tmp_path / "a", tmp_path / "store")
     stage = plan(recipe, tmp_path / "store").stages[1]
     weights = stage.folder / "model" / "model.safetensors"
@@ -296,7 +296,7 @@ def test_a_trained_teacher_is_used_as_it_stands_by_the_names_of_its_classes(plac
 
 def test_a_run_is_a_teacher(place, tmp_path):
     distilled(place, tmp_path, "--teacher", place / "run", "--student", place / "encoder")
-    recipe = read_recipe(tmp_path / "run" / "recipe.toml")
+    recipe = load_recipe(tmp_path / "run" / "recipe.toml")
     assert recipe.stages["teacher"].model.name == str(place / "run" / "student" / "model")
 
 
@@ -308,7 +308,7 @@ train = { epochs = 1, lr = 0.001 }
 teacher = "student"
 terms = [{ loss = "kd" }, { loss = "rkd", weight = 0.01 }]
 """
-    recipe = read_recipe(recipe_file(place, tmp_path / "r.toml", more=more))
+    recipe = load_recipe(recipe_file(place, tmp_path / "r.toml", more=more))
     run_recipe(recipe, tmp_path / "run", tmp_path / "store")
     facts = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert facts["stages"]["second"]["teacher"] == "student"
@@ -318,7 +318,7 @@ terms = [{ loss = "kd" }, { loss = "rkd", weight = 0.01 }]
 @pytest.mark.slow
 def test_a_frozen_encoder_and_images_run_too(place, tmp_path):
     path = recipe_file(place, tmp_path / "r.toml", student="frozen = true, hidden = [8]", terms='{ loss = "kd" }')
-    run_recipe(read_recipe(path), tmp_path / "frozen", tmp_path / "store")
+    run_recipe(load_recipe(path), tmp_path / "frozen", tmp_path / "store")
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 240)
     pixels = (rng.integers(0, 100, (240, 32, 32, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8)
@@ -338,7 +338,7 @@ teacher = "teacher"
 scale_teacher = true
 terms = [{{ loss = "kd", temperature = 4.0 }}, {{ loss = "crd", weight = 0.8, negatives = 10 }}]
 """)
-    run_recipe(read_recipe(tmp_path / "i.toml"), tmp_path / "images", tmp_path / "store")
+    run_recipe(load_recipe(tmp_path / "i.toml"), tmp_path / "images", tmp_path / "store")
     facts = json.loads((tmp_path / "images" / "metrics.json").read_text())
     assert facts["stages"]["teacher"]["epochs"] == 1
     made = load_classifier(tmp_path / "images" / "student" / "model")
@@ -557,7 +557,7 @@ teacher = "first"
 scale_teacher = true
 terms = [{{ loss = "kd" }}]
 """)
-        run_recipe(read_recipe(tmp_path / f"{name}.toml"), tmp_path / f"run-{name}", tmp_path / "store")
+        run_recipe(load_recipe(tmp_path / f"{name}.toml"), tmp_path / f"run-{name}", tmp_path / "store")
         sets = json.loads((tmp_path / f"run-{name}" / "metrics.json").read_text())["stages"]["second"]["sets"]
         assert sets["test"]["given"]["accuracy"]["value"] > 0.7
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from shell import command
 
-from distilcal.config.schema import as_table, read_recipe
+from distilcal.config.loading import as_table, load_recipe, with_values
 from distilcal.errors import InputError
 from distilcal.pipeline.stage import Stage
 from distilcal.study import executors
@@ -33,7 +33,6 @@ from distilcal.study.schema import (
     points,
     read_study,
     study_names,
-    with_value,
 )
 from distilcal.study.sweep import Sweep, axes_from, run_sweep
 from distilcal.study.theory import theorem
@@ -246,35 +245,35 @@ def test_a_scale_changes_data_and_stages_and_nothing_else(place):
         ('stage = "kd"', 'stage = "kdd"', "there is no stage 'kdd'; did you mean kd"),
         ('{ method = "Large" },', '{ method = "Larg" },', "there is no method 'Larg'; did you mean Large"),
         ('teacher = "big"', 'teacher = "huge"', "tasks.near: stages.kd depends on 'huge', which is not a stage"),
-        ('[stages.big]', '[stages.big]\nteacher = "kd"', "in a circle"),
+        ('[stages.big]', '[stages.big]\nteacher = "kd"', "in a cycle"),
         ('task = "near" }', 'task = "nera" }', "there is no task 'nera'; did you mean near"),
         ('set = "away"', 'set = "far"', "task 'near' has no set 'far'; its sets are test, home, away"),
         ('metric = "error", task', 'metric = "eror", task', "there is no metric 'eror'; did you mean error"),
         ('stages = ["big"]', 'stages = ["bg"]', "grids.rates: there is no stage 'bg'; did you mean big"),
-        ("[1.0, [2.0, 0.5], nan]", "[1.0]", "the paper's figures do not fit"),
-        ("[1.0, [2.0, 0.5], nan]", '["1.0", 2, 3]', "the paper's figure '1.0' is no number"),
-        ("seeds = [0, 1, 2]", "seeds = [0, 0]", "give different numbers"),
-        ("seeds = [0, 1, 2]", "seeds = []", "at least one"),
+        ("[1.0, [2.0, 0.5], nan]", "[1.0]", "the paper's values do not fit"),
+        ("[1.0, [2.0, 0.5], nan]", '["1.0", 2, 3]', "the paper's value '1.0' is not a number"),
+        ("seeds = [0, 1, 2]", "seeds = [0, 0]", "seeds contains 0 twice"),
+        ("seeds = [0, 1, 2]", "seeds = []", "seeds = [], expected at least 1 entries"),
         ("[scales.full]", "[scales.full.grids.rats]\nsample = 2\n[scales.full]", "there is no 'rats'; did you mean rates"),
         ('than = "Alone"', 'than = "Alone"\nat_least = 5', "at_least = 5 of 1 comparisons"),
         ('than = "Alone"', 'than = "Alone"\nlower = "Taught"', "needs lower or higher, and than"),
         ('than = "Alone"', 'than = "Large"', "compares 'Large' with itself"),
         ('x = "accuracy"', 'x = "acuracy"', "there is no metric 'acuracy'; did you mean accuracy"),
-        ('y = "entropy"', 'y = "entropie"', "training does not follow 'entropie'; did you mean entropy"),
-        ('classes = ["0", "1", "2"]', 'classes = ["0", "1"]', "three classes are wanted"),
+        ('y = "entropy"', 'y = "entropie"', "training does not record 'entropie'; did you mean entropy"),
+        ('classes = ["0", "1", "2"]', 'classes = ["0", "1"]', "expected three classes"),
         ("bins = 10", "binz = 10", "ece has no parameter 'binz'"),
         ('metric = "ece"', 'metric = "ecee"', "there is no metric 'ecee'; did you mean ece"),
-        ("digits = 1 }", "digits = -1 }", "not between 0 and 10"),
+        ("digits = 1 }", "digits = -1 }", "digits = -1, expected at least 0"),
         ('{ "train.lr" = [1e-4, 1e-2] }', '{ "teacher" = ["big", "kd"] }', "teacher cannot be searched"),
         ('{ "train.lr" = [1e-4, 1e-2] }', '{ "train.lr" = [] }', "empty or not of one length"),
-        ('{ "train.lr" = [1e-4, 1e-2] }', '{ "train.lrr" = [1] }', "there is no setting 'lrr'"),
-        ('{ "train.lr" = [1e-4, 1e-2] }', '{ "train.lr.x" = [1] }', "the path goes too far"),
-        ('{ "train.lr" = [1e-4, 1e-2] }', '{ "train.lr" = [-1.0] }', "lr must be above 0"),
-        ('names = ["T"]', "names = []", "a word for each axis"),
-        ("[metrics]", "[metrics]\nbrier = true", "metrics.brier = True is not a table"),
+        ('{ "train.lr" = [1e-4, 1e-2] }', '{ "train.lrr" = [1] }', "unknown key train.lrr"),
+        ('{ "train.lr" = [1e-4, 1e-2] }', '{ "train.lr.x" = [1] }', "lr is not a table, so train.lr.x is no setting"),
+        ('{ "train.lr" = [1e-4, 1e-2] }', '{ "train.lr" = [-1.0] }', "train.lr = -1.0, expected a number above 0"),
+        ('names = ["T"]', "names = []", "give a name for each axis"),
+        ("[metrics]", "[metrics]\nbrier = true", "metrics.brier = true, expected a table"),
         ("[[theorems]]", "[[theorem]]", "unknown key theorem"),
         ('{ "train.lr" = [1e-4, 1e-2] }', '{ "train.lr" = [1e-4, 1e-2], "train.batch" = [8] }', "not of one length"),
-        ("values = [1, 4]", "values = [1]", "a value for each method is wanted"),
+        ("values = [1, 4]", "values = [1]", "give a value for each method"),
         ('of = "Taught"', 'of = "Taugt"', "there is no method 'Taugt'; did you mean Taught"),
     ],
 )  # fmt: skip
@@ -299,16 +298,16 @@ def test_unknown_names_list_the_near_ones(place, tmp_path):
 
 def test_a_value_is_set_along_its_path(place):
     stage = read_recipe_of(place).stages["kd"]
-    assert with_value(stage, "train.lr", 3).train.lr == 3.0
-    assert with_value(stage, "terms.1.temperature", 4).terms[1].settings == {"temperature": 4}
-    assert with_value(stage, "terms.0.weight", 0.25).terms[0].weight == 0.25
+    assert with_values(stage, [("train.lr", 3)]).train.lr == 3.0
+    assert with_values(stage, [("terms.1.temperature", 4)]).terms[1].settings == {"temperature": 4}
+    assert with_values(stage, [("terms.0.weight", 0.25)]).terms[0].weight == 0.25
     for path, value, words in [
-        ("train.lrr", 1, "there is no setting 'lrr'; did you mean lr"),
-        ("terms.7.weight", 1, "there is no entry 7 of 2"),
-        ("train.lr", "fast", "lr = 'fast' is not of type float"),
+        ("train.lrr", 1, "unknown key train.lrr; did you mean lr"),
+        ("terms.7.weight", 1, "there is no entry '7' in a list of 2"),
+        ("train.lr", "fast", "train.lr = 'fast', expected a number"),
     ]:
         with pytest.raises(InputError) as error:
-            with_value(stage, path, value)
+            with_values(stage, [(path, value)])
         assert words in str(error.value)
 
 
@@ -367,16 +366,16 @@ def test_equal_stages_are_trained_once_and_only_what_is_looked_at(place):
 
 def test_an_axis_of_epochs_is_one_run_only_where_nothing_depends_on_it(place):
     stage = read_recipe_of(place).stages["big"]
-    grid = GridSettings(("big",), ({"train.epochs": [2, 4]}, {"train.lr": [1.0]}))
+    grid = GridSettings(stages=("big",), axes=({"train.epochs": [2, 4]}, {"train.lr": [1.0]}))
     axes, whole = together(grid, stage)
     assert axes == [{"train.lr": [1.0]}]
     assert (whole.train.epochs, whole.train.choose, whole.train.choose_among) == (4, "accuracy", (2, 4))
-    assert len(together(grid, with_value(stage, "record", True))[0]) == 2
+    assert len(together(grid, with_values(stage, [("record", True)]))[0]) == 2
     for other in ({"train.schedule": ["none", "linear"]}, {"terms.0.loss": ["cross_entropy", "pskd"]}):
-        assert len(together(GridSettings(("big",), (*grid.axes, other)), stage)[0]) == 3
+        assert len(together(GridSettings(stages=("big",), axes=(*grid.axes, other)), stage)[0]) == 3
     for path, value in [("train.schedule", "linear"), ("train.warmup", 0.1), ("train.choose", "nll"), ("train.patience", 2)]:
-        assert len(together(grid, with_value(stage, path, value))[0]) == 2
-    assert len(together(grid, with_value(stage, "terms.0.loss", "pskd"))[0]) == 2
+        assert len(together(grid, with_values(stage, [(path, value)]))[0]) == 2
+    assert len(together(grid, with_values(stage, [("terms.0.loss", "pskd")]))[0]) == 2
 
 
 # ---- carrying out ------------------------------------------------------------------------------------------------------
@@ -406,7 +405,7 @@ def test_an_epoch_of_one_long_run_is_the_run_of_so_many_epochs(place, tmp_path):
     recipe = read_recipe_of(place)
     long = work(as_table(recipe), "small", str(tmp_path / "a"))
     for epochs in (1, 3):
-        short = with_value(recipe, "stages.small.train.epochs", epochs)
+        short = with_values(recipe, [("stages.small.train.epochs", epochs)])
         said = work(as_table(short), "small", str(tmp_path / "b"))
         assert said["epochs"][-1]["dev"] == long["epochs"][epochs - 1]["dev"]
 
@@ -677,9 +676,8 @@ def test_a_claim_that_is_turned_round_turns_its_verdict(carried_out):
     findings = Findings(study, expand(study), outcome, folder / "store")
     claim = study.claims[0]
     said = checked_claim(findings, claim)
-    from dataclasses import replace
 
-    other = checked_claim(findings, replace(claim, higher="", lower="Large"))
+    other = checked_claim(findings, claim.replace(higher="", lower="Large"))
     turned = {"holds": "fails", "fails": "holds", "undecided": "undecided"}
     assert turned[said["verdict"]] == other["verdict"]
     assert said["parts"][0]["value"] == other["parts"][0]["value"]
@@ -687,7 +685,9 @@ def test_a_claim_that_is_turned_round_turns_its_verdict(carried_out):
 
 def test_a_metric_has_its_own_name_and_parameters(place):
     study = read_study(str(place / "tiny.toml"))
-    assert study.metrics["error"] == MetricSettings("ece", True, 3, {"bins": 10, "closed": "left"})
+    assert study.metrics["error"] == MetricSettings(
+        metric="ece", percent=True, digits=3, settings={"bins": 10, "closed": "left"}
+    )
 
 
 def test_theorems_say_what_the_linear_models_do():
@@ -889,7 +889,7 @@ def test_a_sweep_chooses_on_dev_and_carries_the_recipe_out(swept):
     facts = json.loads((swept / "out" / "metrics.json").read_text())
     history = json.loads((swept / "out" / "student" / "history.json").read_text())
     assert len(history) == 3
-    best = read_recipe(swept / "out" / "best.toml")
+    best = load_recipe(swept / "out" / "best.toml")
     assert best.stages["student"].train.lr == float(chosen[0]["train.lr"])
     assert best.stages["student"].terms[1].weight == float(chosen[0]["terms.1.weight"])
     assert set(facts["stages"]) == {"teacher", "student"}
@@ -897,18 +897,18 @@ def test_a_sweep_chooses_on_dev_and_carries_the_recipe_out(swept):
 
 def test_points_of_a_sweep_are_the_runs_they_stand_for(swept, place):
     """The chosen point, trained on its own, has the dev figures that the sweep saw."""
-    recipe = read_recipe(swept / "r.toml")
+    recipe = load_recipe(swept / "r.toml")
     sweep = Sweep(recipe, "student", ({"train.lr": [1e-3, 1e-2]}, {"train.epochs": [2, 3]}))
     run_sweep(sweep, swept / "out", swept / "store", Here())
     for row in rows_of(swept / "out"):
-        alone = with_value(recipe, "stages.student.train.lr", float(row["train.lr"]))
-        alone = with_value(alone, "stages.student.train.epochs", int(row["epochs"]))
+        alone = with_values(recipe, [("stages.student.train.lr", float(row["train.lr"]))])
+        alone = with_values(alone, [("stages.student.train.epochs", int(row["epochs"]))])
         said = work(as_table(alone), "student", str(swept / "other"))
         assert float(row["dev_nll"]) == said["epochs"][-1]["dev"]["nll"]
 
 
 def test_random_points_are_some_of_the_grid(swept):
-    recipe = read_recipe(swept / "r.toml")
+    recipe = load_recipe(swept / "r.toml")
     axes = ({"train.lr": [1e-4, 1e-3, 1e-2]}, {"terms.1.temperature": [1.0, 2.0]})
     taken = []
     for seed in (0, 0, 1):
@@ -922,7 +922,7 @@ def test_random_points_are_some_of_the_grid(swept):
 
 def test_optuna_proposes_points(swept):
     pytest.importorskip("optuna", reason="optuna is not installed")
-    recipe = read_recipe(swept / "r.toml")
+    recipe = load_recipe(swept / "r.toml")
     sweep = Sweep(recipe, "student", ({"train.lr": [1e-5, 1e-4, 1e-3, 1e-2]},), "accuracy", "optuna", 3)
     made = run_sweep(sweep, swept / "out", swept / "store", Here())
     rows = rows_of(swept / "out")
@@ -936,9 +936,9 @@ def test_optuna_proposes_points(swept):
         (["--grid", "train.lr"], "is not key=a,b,c"),
         (["--grid", "stages.student.train.lr=1", "--grid", "stages.teacher.train.lr=1"], "one stage at a time"),
         (["--grid", "stages.studnt.train.lr=1"], "there is no stage 'studnt'; did you mean student"),
-        (["--grid", "train.lrr=1"], "there is no setting 'lrr'"),
+        (["--grid", "train.lrr=1"], "unknown key train.lrr"),
         (["--grid", "train.lr=1,2;train.batch=4"], "as many values each"),
-        (["--grid", "train.lr=fast"], "is not of type float"),
+        (["--grid", "train.lr=fast"], "train.lr = 'fast', expected a number"),
         (["--grid", "train.lr=1", "--random", "2", "--optuna", "2"], "give one of them"),
     ],
 )
@@ -948,7 +948,7 @@ def test_a_wrong_grid_is_one_line(swept, arguments, words):
 
 
 def test_axes_name_their_stage(swept):
-    recipe = read_recipe(swept / "r.toml")
+    recipe = load_recipe(swept / "r.toml")
     assert axes_from(["train.lr=1,2"], recipe)[0] == "student"
     assert axes_from(["stages.teacher.train.lr=1,2"], recipe) == ("teacher", ({"train.lr": [1, 2]},))
     assert axes_from(["train.schedule=none,cosine"], recipe)[1] == ({"train.schedule": ["none", "cosine"]},)

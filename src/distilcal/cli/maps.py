@@ -118,7 +118,7 @@ def _examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None,
     """The training examples in the order of the dynamics, matched by id; or none, and why."""
     import numpy as np
 
-    from distilcal.config.schema import read_recipe
+    from distilcal.config.loading import load_recipe
     from distilcal.data import Choices, Images, Texts
     from distilcal.data.splits import read_splits
     from distilcal.report.maps import Examples
@@ -127,7 +127,7 @@ def _examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None,
         return None, "no recipe beside it says where they are"
     try:
         # Other domains have no part in what is trained on, and may be large.
-        data = read_splits(replace(read_recipe(recipe).data, ood=(), corrupt=())).train
+        data = read_splits(load_recipe(recipe).data.replace(ood=(), corrupt=())).train
     except (InputError, OSError) as error:
         return None, str(error)
     assert data.labels is not None

@@ -146,12 +146,12 @@ def sweep_command(
     the stage keeps the last epoch (choose = "last").
     """
     let_threads_sleep()
-    from distilcal.config.schema import read_recipe
+    from distilcal.config.loading import load_recipe
     from distilcal.study.sweep import Sweep, axes_from, run_sweep
 
     if random_points and optuna_points:
         raise InputError("--random and --optuna are two ways to take points", remedy="give one of them")
-    found = read_recipe(recipe, changes)
+    found = load_recipe(recipe, changes)
     own, axes = axes_from(grid, found, stage)
     sampler: Any = "optuna" if optuna_points else "random" if random_points else "grid"
     sweep = Sweep(found, own, axes, choose, sampler, optuna_points or random_points or 0, seed)

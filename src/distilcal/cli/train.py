@@ -40,9 +40,9 @@ def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes:
     RECIPE is a TOML file; 'distilcal example' makes one. Killed runs go on where they stopped when started again.
     """
     let_threads_sleep()
-    from distilcal.config.schema import only_stages, read_recipe
+    from distilcal.config.loading import load_recipe, only_stages
 
-    found = read_recipe(recipe, changes)
+    found = load_recipe(recipe, changes)
     if only:
         found = only_stages(found, [name.strip() for name in only.split(",")])
     carry_out_recipe(found, out, store, dry_run)

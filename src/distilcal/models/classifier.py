@@ -15,7 +15,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from distilcal.config.schema import ModelSettings, as_table, settings_from
+from distilcal.config.base import parse_settings
+from distilcal.config.loading import as_table
+from distilcal.config.schema import ModelSettings
 from distilcal.data import Choices, Dataset, Images, Texts
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
@@ -104,7 +106,7 @@ def shrunk(parent: Classifier, settings: ModelSettings) -> Classifier:
         if not isinstance(network, TextNetwork):
             raise InputError("only a text encoder's layers can be chosen", remedy="leave out layers")
         drop_layers(network.model, settings.layers)
-    merged = replace(parent.settings, layers=settings.layers or parent.settings.layers)
+    merged = parent.settings.replace(layers=settings.layers or parent.settings.layers)
     return Classifier(network, parent.feed, parent.classes, merged, parent.multiple_choice, parent.new_head)
 
 
@@ -135,7 +137,7 @@ def load_classifier(folder: Path) -> Classifier:
     if not (folder / CARD).exists():
         raise InputError("this folder holds no saved classifier", source=str(folder), remedy="give the model folder of a run")
     card = read_json(folder / CARD)
-    settings: ModelSettings = settings_from(ModelSettings, card["model"], "model")
+    settings = parse_settings(ModelSettings, card["model"], "model")
     classes = tuple(card["classes"])
     if (folder / "config.json").exists():
         network, tokenizer, _ = load_text_model(str(folder), classes, head="keep", multiple_choice=card["multiple_choice"])
@@ -233,7 +235,7 @@ def _shared_feed(name: str, layers: tuple[int, ...], max_length: int, stamps: tu
 
 def _frozen(settings: ModelSettings, data: Dataset, seed: int) -> Classifier:
     if Path(settings.name).is_dir():
-        settings = replace(settings, name=str(Path(settings.name).resolve()))  # the saved head must find its encoder again
+        settings = settings.replace(name=str(Path(settings.name).resolve()))  # the saved head must find its encoder again
     feed = _frozen_feed(settings)
     probe = feed.read(data.select([0])).values
     many = isinstance(data.inputs, Choices)  # one logit for each choice's own features

@@ -11,27 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distilcal.config.schema import (
-    DataSettings,
-    ModelSettings,
-    Recipe,
-    StageSettings,
-    TermSettings,
-    TrainSettings,
-    as_table,
-    change_table,
-    checked,
-    recipe_from,
-)
+from distilcal.config.loading import apply_change, as_table, parse_recipe
+from distilcal.config.schema import DataSettings, ModelSettings, Recipe, StageSettings, TermSettings, TrainSettings
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
 from distilcal.io.predictions import SUFFIXES
 from distilcal.models.text import quiet_transformers, resolve_model
 from distilcal.runs import main_stage
 
-TEACHING = (TermSettings("cross_entropy", 1.0), TermSettings("mdca", 1.0))
-LEARNING = (TermSettings("cross_entropy", 0.1), TermSettings("kd", 0.9, settings={"temperature": 1.0}))
-ALONE = (TermSettings("cross_entropy", 1.0),)
+TEACHING = (TermSettings(loss="cross_entropy"), TermSettings(loss="mdca"))
+LEARNING = (
+    TermSettings(loss="cross_entropy", weight=0.1),
+    TermSettings(loss="kd", weight=0.9, settings={"temperature": 1.0}),
+)
+ALONE = (TermSettings(loss="cross_entropy"),)
 
 
 def recipe_from_flags(
@@ -85,12 +78,12 @@ def recipe_from_flags(
         small = ModelSettings(name=_run_model(student), layers=kept, head="new", max_length=max_length)
     stages = {"teacher": first}
     if alone:
-        stages["alone"] = StageSettings(small, ALONE, how)
-    stages["student"] = StageSettings(small, LEARNING, how, teacher="teacher", scale_teacher=True)
-    table = as_table(Recipe(name, seed, data, stages, accuracy))
+        stages["alone"] = StageSettings(model=small, terms=ALONE, train=how)
+    stages["student"] = StageSettings(model=small, terms=LEARNING, train=how, teacher="teacher", scale_teacher=True)
+    table = as_table(Recipe(name=name, seed=seed, data=data, stages=stages, accuracy=accuracy))
     for change in changes:
-        change_table(table, change)
-    return checked(recipe_from(table))
+        apply_change(table, change)
+    return parse_recipe(table)
 
 
 def _teacher_stage(teacher: str, labels: str | None, how: TrainSettings, max_length: int) -> StageSettings:
@@ -102,8 +95,8 @@ def _teacher_stage(teacher: str, labels: str | None, how: TrainSettings, max_len
     source = _run_model(teacher)
     named = _names(labels)
     if _has_head(source):
-        return StageSettings(ModelSettings(name=source, head="keep", labels=named, max_length=max_length))
-    return StageSettings(ModelSettings(name=source, head="new", max_length=max_length), TEACHING, how)
+        return StageSettings(model=ModelSettings(name=source, head="keep", labels=named, max_length=max_length))
+    return StageSettings(model=ModelSettings(name=source, head="new", max_length=max_length), terms=TEACHING, train=how)
 
 
 def _run_model(source: str) -> str:

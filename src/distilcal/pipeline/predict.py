@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from distilcal.calibrate import load_calibrator
-from distilcal.config.schema import read_recipe
+from distilcal.config.loading import load_recipe
 from distilcal.data import Columns, read_dataset
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, check_output, read_json
@@ -53,7 +53,7 @@ def predict_file(
     if not (folder / "model").exists():
         raise InputError(f"{stage!r} is known by its predictions only", source=str(run), remedy="name a stage that has a model")
     classifier = on_device(load_classifier(folder / "model"))
-    data = read_recipe(run / "recipe.toml").data
+    data = load_recipe(run / "recipe.toml").data
     columns = Columns(text or data.text, pair or data.pair, data.choices, NO_LABEL, id_column, "")
     examples = read_dataset(source, columns=columns, labelled=False, size=data.size or None)
     logits = compute_outputs(classifier, examples, on_progress=progress)["logits"]

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from distilcal import __version__
-from distilcal.config.schema import Recipe, ordered_stages, to_toml
+from distilcal.config.loading import to_toml
+from distilcal.config.schema import Recipe, ordered_stages
 from distilcal.data.splits import Overlap, Splits, read_splits
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from distilcal.calibrate import fit_temperature
-from distilcal.config.schema import ModelSettings, Recipe, StageSettings, as_table
+from distilcal.config.loading import as_table
+from distilcal.config.schema import ModelSettings, Recipe, StageSettings
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits
 from distilcal.dynamics import Recorder
@@ -245,7 +246,7 @@ def _made(
         "epochs": result.history,
         "best_epoch": result.best_epoch,
         "seconds": result.seconds,
-        "settings": asdict(settings.train),
+        "settings": settings.train.model_dump(),
     }
     return classifier, facts, recorder
 

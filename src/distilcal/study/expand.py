@@ -7,7 +7,7 @@ depends on the data's content and is found out by who carries the job out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,7 +89,7 @@ def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str
         for name in asked:
             if name not in known:
                 raise InputError(f"there is no {kind} {name!r} in {study.name}", remedy=f"did you mean {near(name, known)}?")
-    made = _Expansion(study)
+    made = _Expansion(study.grids.values(), study.changes, several_seeds=len(study.seeds) > 1)
     looked_at = wanted(study)
     for task in study.tasks:
         if tasks and task not in tasks:
@@ -103,18 +103,21 @@ def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str
 
 
 class _Expansion:
-    def __init__(self, study: Study):
-        self.study, self.graph, self.points = study, Graph(), 0
+    def __init__(
+        self, grids: Iterable[GridSettings] = (), changes: Mapping[str, Any] | None = None, *, several_seeds: bool = False
+    ):
+        self.graph, self.points, self.several_seeds = Graph(), 0, several_seeds
+        self.changes = changes or {}  # stage → what a variant changes in it
         self.known: dict[tuple[str, str, int], str] = {}  # (task, stage, seed) → job or choice
-        self.grids = {stage: grid for grid in study.grids.values() for stage in grid.stages}
+        self.grids = {stage: grid for grid in grids for stage in grid.stages}
 
     def stands_for(self, recipe: Recipe, stage: str, task: str, seed: int) -> str:
         """The job or choice that a stage's name stands for; it and all it needs are put into the graph."""
         if (task, stage, seed) in self.known:
             return self.known[task, stage, seed]
-        settings = changed_stage(recipe.stages[stage], self.study.changes.get(stage, ()))
+        settings = changed_stage(recipe.stages[stage], self.changes.get(stage, ()))
         needs = {role: self.stands_for(recipe, name, task, seed) for role, name in _roles(settings)}
-        label = f"{task} · {stage}" + (f" · seed {seed}" if len(self.study.seeds) > 1 else "")
+        label = f"{task} · {stage} · seed {seed}" if self.several_seeds else f"{task} · {stage}"
         job = Job("", stage, label, task, seed, recipe.data, settings, needs)
         grid = self.grids.get(stage)
         made = self._put(job) if grid is None or not settings.terms else self._choice(job, grid)
@@ -125,8 +128,9 @@ class _Expansion:
         """Put a job into the graph under the id that all that determines it gives."""
         # Names of other stages stand in ``needs`` by what they are; how a model is calibrated later changes nothing in it.
         stage = job.stage
-        map_, model = stage.map if is_folder(stage.map) else "", replace(stage.model, start_from="")
-        trained = replace(stage, teacher="", map=map_, model=model, calibrate="none")
+        map_folder = stage.map if is_folder(stage.map) else ""
+        model = stage.model.model_copy(update={"start_from": ""})
+        trained = stage.model_copy(update={"teacher": "", "map": map_folder, "model": model, "calibrate": "none"})
         id_ = _digest(job.data, job.seed, trained, sorted(job.needs.items()))
         old = self.graph.jobs.get(id_)
         if old is None or (old.candidate and not job.candidate):
@@ -158,7 +162,7 @@ def drawn_points(all_: list[Point], count: int, seed: int = 0) -> list[Point]:
 
 def expand_points(recipe: Recipe, stage: str, chosen_from: Sequence[Point], by: str) -> Graph:
     """A stage of a recipe at every given point, all it needs, and the choice between them."""
-    made = _Expansion(Study(seeds=(recipe.seed,)))
+    made = _Expansion()
     settings = recipe.stages[stage]
     needs = {role: made.stands_for(recipe, name, stage, recipe.seed) for role, name in _roles(settings)}
     made.choice(Job("", stage, stage, stage, recipe.seed, recipe.data, settings, needs), chosen_from, by)
@@ -184,7 +188,7 @@ def together(grid: GridSettings, stage: StageSettings) -> tuple[list[dict[str, A
         if free and set(axis) == {"train.epochs"}:
             epochs = sorted(axis["train.epochs"])
             among = () if epochs == list(range(1, epochs[-1] + 1)) else tuple(epochs)
-            stage = replace(stage, train=replace(stage.train, epochs=epochs[-1], choose=grid.choose, choose_among=among))
+            stage = stage.replace(train=stage.train.replace(epochs=epochs[-1], choose=grid.choose, choose_among=among))
         else:
             axes.append(axis)
     return axes, stage
@@ -199,12 +203,12 @@ def job_recipe(graph: Graph, id_: str, chosen: dict[str, str]) -> tuple[Recipe, 
         if job.name not in stages:  # what a stage depends on is never of its own name
             names = {role: add(needed) for role, needed in job.needs.items()}
             stage = job.stage
-            stage = replace(stage, teacher=names.get("teacher", ""))
+            changes: dict[str, Any] = {"teacher": names.get("teacher", "")}
             if "map" in names:
-                stage = replace(stage, map=names["map"])
+                changes["map"] = names["map"]
             if "start_from" in names:
-                stage = replace(stage, model=replace(stage.model, start_from=names["start_from"]))
-            stages[job.name] = stage
+                changes["model"] = stage.model.model_copy(update={"start_from": names["start_from"]})
+            stages[job.name] = stage.model_copy(update=changes)
         return job.name
 
     name = add(id_)

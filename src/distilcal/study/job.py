@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from distilcal.config.schema import DataSettings, Recipe, ordered_stages, recipe_from
+from distilcal.config.loading import parse_recipe
+from distilcal.config.schema import DataSettings, Recipe, ordered_stages
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits, read_splits
 from distilcal.errors import InputError
@@ -48,7 +49,7 @@ def work(
     Without ``keep`` it is enough to know how training went: a point of a grid whose model may have been removed.
     """
     begun = time.perf_counter()
-    recipe = recipe_from(table)
+    recipe = parse_recipe(table)
     folder = Path(store)
     splits = splits_of(recipe.data)
     stages = _stages(recipe, splits, folder)
@@ -89,7 +90,7 @@ def _known_point(record: Path) -> dict[str, Any] | None:
 
 def known(table: Mapping[str, Any], name: str, store: Path, *, keep: bool) -> dict[str, Any] | None:
     """How a job's stage went, if it is in the store; reads the data, trains nothing."""
-    recipe = recipe_from(table)
+    recipe = parse_recipe(table)
     stage = _stages(recipe, splits_of(recipe.data), store)[name]
     if stage.done:
         return {"epochs": stage.history(), "best": _best(stage)}

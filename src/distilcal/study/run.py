@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from distilcal.config.schema import as_table, checked
+from distilcal.config.loading import as_table
 from distilcal.errors import InputError
 from distilcal.io.atomic import write_json
 from distilcal.io.locks import file_lock
@@ -63,7 +63,7 @@ def check_jobs(graph: Graph) -> None:
     first = {choice.id: choice.jobs[0] for choice in graph.choices.values()}
     for id_, job in graph.jobs.items():
         try:
-            checked(job_recipe(graph, id_, first)[0])
+            job_recipe(graph, id_, first)
         except InputError as error:
             error.problem = f"{job.label}: {error.problem}"
             raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from distilcal.config.schema import as_table
+from distilcal.config.loading import as_table
 from distilcal.errors import InputError, StoreError
 from distilcal.io.locks import file_lock
 from distilcal.study.executors import Executor

@@ -9,156 +9,287 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from distilcal.config.schema import Recipe, StageSettings, checked, recipe_from, settings_from
+from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
+
+from distilcal.config.base import (
+    ListOf,
+    Settings,
+    allow_any_key,
+    check_no_duplicates,
+    collect_unknown_keys,
+    parse_settings,
+)
+from distilcal.config.loading import parse_recipe, with_values
+from distilcal.config.schema import Recipe, StageSettings
 from distilcal.errors import InputError
+from distilcal.metrics import HUMAN_METRICS, METRICS, definition
 
 SCALED = ("note", "seeds", "data", "stages", "tasks", "grids")  # what a scale may change
 BETWEEN_STAGES = ("teacher", "map", "model.start_from", "predictions", "calibrate")  # no axis can go over these
+FOLLOWED = ("accuracy", "nll", "ece", "brier", "entropy")  # metrics of dev that training records after every epoch
 
 
-@dataclass(frozen=True)
-class MetricSettings:
-    """How a figure is computed and shown. Keys beyond these are parameters of the metric."""
+class MetricSettings(Settings):
+    """How a metric is computed and shown in tables. Further keys are parameters of the metric."""
 
-    metric: str = ""
-    percent: bool = False  # shown times 100
-    digits: int = 3
-    settings: dict[str, Any] = field(default_factory=dict)
+    model_config = ConfigDict(json_schema_extra=allow_any_key)
 
+    metric: str = Field(default="", description="Name of the metric; in a file the default is the key of this table.")
+    percent: bool = Field(default=False, description="Show the value times 100.")
+    digits: int = Field(default=3, ge=0, le=10, description="Digits after the decimal point.")
+    settings: dict[str, Any] = Field(default_factory=dict, description="Parameters of the metric.")
 
-@dataclass(frozen=True)
-class TaskSettings:
-    """One column of a paper's table, or a few: data, what it changes in the stages, and the sets that are measured."""
+    @model_validator(mode="before")
+    @classmethod
+    def collect_parameters(cls, values: Any) -> Any:
+        return collect_unknown_keys(cls, values)
 
-    data: dict[str, Any] = field(default_factory=dict)
-    stages: dict[str, Any] = field(default_factory=dict)  # changes to the study's stages
-    sets: dict[str, str] = field(default_factory=dict)  # name in the tables → split: "test", or the name of another domain
-    here: dict[str, str] = field(default_factory=dict)  # name in the tables → what stands in for it at this scale
-
-
-@dataclass(frozen=True)
-class MethodSettings:
-    """A row: a stage, as trained or divided by the temperature that suits dev."""
-
-    stage: str = ""
-    scaled: bool = False
+    @model_validator(mode="after")
+    def check_metric(self) -> Self:
+        check_known(self.metric, {**METRICS, **HUMAN_METRICS}, "there is no metric")
+        definition(self.metric, self.settings)
+        return self
 
 
-@dataclass(frozen=True)
-class GridSettings:
-    """Stages that are trained at every point of a grid; the best on dev stands for the stage, as teacher too."""
+class TaskSettings(Settings):
+    """One column of a paper's table, or a few: its data, its changes to the stages, and the sets that are evaluated."""
 
-    stages: tuple[str, ...] = ()
-    axes: tuple[dict[str, Any], ...] = ()  # each: path in the stage → values; paths of one axis move together
-    choose: Literal["accuracy", "nll"] = "accuracy"
-    sample: int = 0  # only so many points, drawn at random; 0: all
-
-
-@dataclass(frozen=True)
-class VariantSettings:
-    """A method at every point of some axes, all of them measured: an ablation."""
-
-    of: str = ""
-    axes: tuple[dict[str, Any], ...] = ()
-    names: tuple[str, ...] = ()  # one word an axis, for the variants' names
+    data: dict[str, Any] = Field(default_factory=dict, description="Changes to the study's data.")
+    stages: dict[str, Any] = Field(default_factory=dict, description="Changes to the study's stages.")
+    sets: dict[str, str] = Field(
+        default_factory=dict, description="Name in the tables → split: `test`, or the name of another domain."
+    )
+    here: dict[str, str] = Field(
+        default_factory=dict, description="Name in the tables → the data that stand in for it at this scale."
+    )
 
 
-@dataclass(frozen=True)
-class PlaceSettings:
-    """Where in the results a figure is taken; a row and a column of a table together say all of it."""
+class MethodSettings(Settings):
+    """A row: a stage, as trained or divided by the temperature that is fitted on dev."""
 
-    name: str = ""
-    method: str = ""
-    task: str = ""
-    set: str = ""
-    metric: str = ""
-    scaled: bool | None = None
-    against: str = ""  # the method that this one is compared with
+    stage: str = Field(default="", description="Stage that is evaluated.")
+    scaled: bool = Field(default=False, description="Divide its logits by the temperature that is fitted on dev.")
 
 
-@dataclass(frozen=True)
-class TableSettings:
-    """A table of the paper: rows and columns, what they have in common, and the paper's own figures."""
+class GridSettings(Settings):
+    """Stages that are trained at every point of a grid; the best point on dev stands for the stage, as teacher too."""
 
-    name: str = ""
-    title: str = ""
-    note: str = ""
-    rows: tuple[PlaceSettings, ...] = ()
-    columns: tuple[PlaceSettings, ...] = ()
-    common: PlaceSettings = PlaceSettings()
-    paper: tuple[Any, ...] = ()  # a list for each row; each figure a number, [mean, std], or nan
+    stages: ListOf[str] = Field(default=(), min_length=1, description="Stages that are searched.")
+    axes: ListOf[dict[str, Any]] = Field(
+        default=(), min_length=1, description="Each axis: path in the stage → values; paths of one axis change together."
+    )
+    choose: Literal["accuracy", "nll"] = Field(default="accuracy", description="Metric on dev by which a point is chosen.")
+    sample: int = Field(default=0, ge=0, description="Only so many points, drawn at random; 0: all.")
 
-
-@dataclass(frozen=True)
-class ClaimSettings:
-    """What the paper says in words: one method's figure is lower (or higher) than another's, in so many of the places."""
-
-    text: str = ""
-    metric: str = ""
-    lower: str = ""  # a method; or
-    higher: str = ""
-    than: str = ""
-    pairs: tuple[tuple[str, ...], ...] = ()  # instead of the above: [lower or higher one, other] each
-    direction: Literal["lower", "higher"] = "lower"  # of pairs
-    places: tuple[PlaceSettings, ...] = ()  # task and set; empty: the first set of every task
-    at_least: int = 0  # of all comparisons; 0: all
+    @model_validator(mode="after")
+    def check_axes(self) -> Self:
+        check_axes(self.axes, "axes")
+        return self
 
 
-@dataclass(frozen=True)
-class FigureSettings:
-    """A picture: metrics against each other, against a number, over the epochs; reliability; features; a data map."""
+class VariantSettings(Settings):
+    """A method at every point of some axes, all of them evaluated: an ablation."""
 
-    name: str = ""
-    title: str = ""
-    note: str = ""
-    kind: Literal["scatter", "line", "training", "reliability", "projection", "map"] = "scatter"
-    methods: tuple[str, ...] = ()
-    places: tuple[PlaceSettings, ...] = ()
-    x: str = ""  # scatter: a metric; line: the name of the axis
-    y: str = ""  # a metric
-    values: tuple[float, ...] = ()  # line: the number that belongs to each method
-    classes: tuple[str, ...] = ()  # projection: three of them
+    of: str = Field(default="", description="Method that is varied.")
+    axes: ListOf[dict[str, Any]] = Field(
+        default=(), description="Each axis: path in the stage → values; paths of one axis change together."
+    )
+    names: ListOf[str] = Field(default=(), description="A name for each axis, for the names of the variants.")
 
-
-@dataclass(frozen=True)
-class TheoremSettings:
-    """Linear models on which a theorem is tried: rows × columns, shares of the teacher, temperatures."""
-
-    name: Literal["theorem1", "theorem2"] = "theorem1"
-    title: str = ""
-    rows: int = 400
-    columns: int = 5
-    alphas: tuple[float, ...] = (0.1, 0.5, 0.9, 1.0)
-    temperatures: tuple[float, ...] = (1.0, 2.0, 5.0, 20.0)
+    @model_validator(mode="after")
+    def check_axes(self) -> Self:
+        check_axes(self.axes, f"variants of {self.of!r}")
+        if len(self.names) != len(self.axes):
+            raise InputError(
+                f"variants of {self.of!r}: {len(self.names)} names for {len(self.axes)} axes",
+                remedy="give a name for each axis",
+            )
+        return self
 
 
-@dataclass(frozen=True)
-class Study:
-    """A study at one scale. ``tables`` and the rest are the same at every scale."""
+class PlaceSettings(Settings):
+    """Where in the results a value is taken from; a row and a column of a table together define it."""
 
-    name: str = ""
-    title: str = ""
-    scale: str = ""
-    note: str = ""  # what this scale is
-    seeds: tuple[int, ...] = (0,)
-    data: dict[str, Any] = field(default_factory=dict)  # common to all tasks
-    stages: dict[str, Any] = field(default_factory=dict)  # as in a recipe
-    tasks: dict[str, TaskSettings] = field(default_factory=dict)
-    methods: dict[str, MethodSettings] = field(default_factory=dict)
-    metrics: dict[str, MetricSettings] = field(default_factory=dict)
-    grids: dict[str, GridSettings] = field(default_factory=dict)
-    variants: tuple[VariantSettings, ...] = ()
-    changes: dict[str, Any] = field(default_factory=dict)  # what each variant's stage changes in the one it is like
-    tables: tuple[TableSettings, ...] = ()
-    claims: tuple[ClaimSettings, ...] = ()
-    figures: tuple[FigureSettings, ...] = ()
-    theorems: tuple[TheoremSettings, ...] = ()
+    name: str = Field(default="", description="Heading of the row or column.")
+    method: str = Field(default="", description="Method.")
+    task: str = Field(default="", description="Task.")
+    set: str = Field(default="", description="One of the task's sets; empty: test.")
+    metric: str = Field(default="", description="Metric.")
+    scaled: bool | None = Field(default=None, description="Scaled by a temperature or not; unset: as the method is.")
+    against: str = Field(default="", description="Method that this one is compared with.")
+
+
+class TableSettings(Settings):
+    """A table of the paper: rows and columns, what they have in common, and the paper's own values."""
+
+    name: str = Field(default="", description="Name of the table.")
+    title: str = Field(default="", description="Title above the table.")
+    note: str = Field(default="", description="Note below the table.")
+    rows: ListOf[PlaceSettings] = Field(default=(), description="Rows.")
+    columns: ListOf[PlaceSettings] = Field(default=(), description="Columns.")
+    common: PlaceSettings = Field(default=PlaceSettings(), description="What all cells have in common.")
+    paper: ListOf[Any] = Field(
+        default=(), description="The paper's values, a list for each row: numbers, `[mean, std]`, or `nan`."
+    )
+
+    @model_validator(mode="after")
+    def check_paper(self) -> Self:
+        if not self.paper:
+            return self
+        rows = [row if isinstance(row, (list, tuple)) else [] for row in self.paper]
+        if len(rows) != len(self.rows) or any(len(row) != len(self.columns) for row in rows):
+            raise InputError(
+                f"table {self.name}: the paper's values do not fit the rows and columns", remedy="use nan for gaps"
+            )
+        for value in (value for row in rows for value in row):
+            mean_and_std = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value))
+            if not _is_number(value) and not mean_and_std:
+                raise InputError(
+                    f"table {self.name}: the paper's value {value!r} is not a number", remedy="use a number, [mean, std] or nan"
+                )
+        return self
+
+
+class ClaimSettings(Settings):
+    """A statement of the paper: one method's metric is lower (or higher) than another's, in so many of the places."""
+
+    text: str = Field(default="", description="The statement.")
+    metric: str = Field(default="", description="Metric that is compared.")
+    lower: str = Field(default="", description="Method whose metric is lower; or")
+    higher: str = Field(default="", description="Method whose metric is higher.")
+    than: str = Field(default="", description="Method that it is compared with.")
+    pairs: ListOf[ListOf[str]] = Field(
+        default=(), description="In place of these: lists of two methods, the lower (or higher) one first."
+    )
+    direction: Literal["lower", "higher"] = Field(default="lower", description="Direction of `pairs`.")
+    places: ListOf[PlaceSettings] = Field(
+        default=(), description="Tasks and sets where it is tested; empty: the first set of every task."
+    )
+    at_least: int = Field(default=0, ge=0, description="Number of comparisons in which it must hold; 0: all.")
+
+    @model_validator(mode="after")
+    def check_comparison(self) -> Self:
+        where = f"claim {self.text!r}"
+        if self.pairs and (self.lower or self.higher or self.than):
+            raise InputError(f"{where} has pairs and one of lower, higher, than", remedy="give one of the two")
+        if not self.pairs and (bool(self.lower) == bool(self.higher) or not self.than):
+            raise InputError(f"{where} needs lower or higher, and than", remedy="name two methods")
+        if any(len(pair) != 2 for pair in self.pairs):
+            raise InputError(f"{where}: expected two methods in each pair", remedy='write pairs = [["A", "B"]]')
+        for first, second in claim_pairs(self):
+            if first == second:
+                raise InputError(f"{where} compares {first!r} with itself", remedy="name two methods")
+        return self
+
+
+class FigureSettings(Settings):
+    """A chart: metrics against each other, against a number, over the epochs; reliability; features; a data map."""
+
+    name: str = Field(default="", description="Name of the figure.")
+    title: str = Field(default="", description="Title above the figure.")
+    note: str = Field(default="", description="Note below the figure.")
+    kind: Literal["scatter", "line", "training", "reliability", "projection", "map"] = Field(
+        default="scatter", description="Kind of chart."
+    )
+    methods: ListOf[str] = Field(default=(), min_length=1, description="Methods that are shown.")
+    places: ListOf[PlaceSettings] = Field(default=(), min_length=1, description="Tasks and sets that are shown.")
+    x: str = Field(default="", description="For `scatter`: a metric; for `line`: the name of the axis.")
+    y: str = Field(default="", description="A metric.")
+    values: ListOf[float] = Field(default=(), description="For `line`: the number on the axis of each method.")
+    classes: ListOf[str] = Field(default=(), description="For `projection`: three classes.")
+
+    @model_validator(mode="after")
+    def check_kind(self) -> Self:
+        where = f"figure {self.name}"
+        if not self.methods or not self.places:
+            raise InputError(f"{where} needs methods and places", remedy="add them")
+        if self.kind == "training":
+            check_known(self.y, FOLLOWED, f"{where}: training does not record")
+        if self.kind == "line" and len(self.values) != len(self.methods):
+            raise InputError(
+                f"{where}: {len(self.values)} values for {len(self.methods)} methods", remedy="give a value for each method"
+            )
+        if self.kind == "projection" and len(set(self.classes)) != 3:
+            raise InputError(f"{where}: expected three classes, which span a plane", remedy='write classes = ["a", "b", "c"]')
+        return self
+
+
+class TheoremSettings(Settings):
+    """Linear models on which a theorem is tested: rows × columns, shares of the teacher, temperatures."""
+
+    name: Literal["theorem1", "theorem2"] = Field(default="theorem1", description="Which theorem of P004.")
+    title: str = Field(default="", description="Title above the results.")
+    rows: int = Field(default=400, ge=10, description="Examples.")
+    columns: int = Field(default=5, ge=2, description="Features.")
+    alphas: ListOf[Annotated[float, Field(ge=0, le=1)]] = Field(
+        default=(0.1, 0.5, 0.9, 1.0), min_length=1, description="Shares of the teacher in the target, in [0, 1]."
+    )
+    temperatures: ListOf[Annotated[float, Field(gt=0)]] = Field(
+        default=(1.0, 2.0, 5.0, 20.0), min_length=1, description="Temperatures, above 0."
+    )
+
+
+class Study(Settings):
+    """A study at one scale. ``tables`` and everything after them are the same at every scale."""
+
+    name: str = Field(default="", description="Name of the study; the default is the name of its file.")
+    title: str = Field(default="", description="Title of the report.")
+    scale: str = Field(default="", description="Scale at which the study was loaded.")
+    note: str = Field(default="", description="What this scale is.")
+    seeds: ListOf[NonNegativeInt] = Field(default=(0,), min_length=1, description="Seeds of the models.")
+    data: dict[str, Any] = Field(default_factory=dict, description="Data settings that all tasks share, as in a recipe.")
+    stages: dict[str, Any] = Field(default_factory=dict, description="Stages, as in a recipe, `like` included.")
+    tasks: dict[str, TaskSettings] = Field(default_factory=dict, description="Tasks by name.")
+    methods: dict[str, MethodSettings] = Field(default_factory=dict, description="Methods by the name of their row.")
+    metrics: dict[str, MetricSettings] = Field(default_factory=dict, description="Metrics by the name used in tables.")
+    grids: dict[str, GridSettings] = Field(default_factory=dict, description="Grids by name.")
+    variants: ListOf[VariantSettings] = Field(default=(), description="Ablations.")
+    changes: dict[str, Any] = Field(default_factory=dict, description="Changes of each variant's stage to its base stage.")
+    tables: ListOf[TableSettings] = Field(default=(), description="Tables.")
+    claims: ListOf[ClaimSettings] = Field(default=(), description="Claims.")
+    figures: ListOf[FigureSettings] = Field(default=(), description="Figures.")
+    theorems: ListOf[TheoremSettings] = Field(default=(), description="Theorems that are tested on linear models.")
+
+    @model_validator(mode="after")
+    def check_complete(self) -> Self:
+        for kind in ("tasks", "methods", "metrics", "stages"):
+            if not getattr(self, kind):
+                raise InputError(f"there are no {kind}", remedy=f"add [{kind}.NAME]")
+        return self
+
+    @model_validator(mode="after")
+    def check_seeds(self) -> Self:
+        check_no_duplicates(self.seeds, "seeds")
+        return self
+
+    @model_validator(mode="after")
+    def check_stage_names(self) -> Self:
+        for name, method in self.methods.items():
+            check_known(method.stage, self.stages, f"methods.{name!r}: there is no stage")
+        for name, grid in self.grids.items():
+            for stage in grid.stages:
+                check_known(stage, self.stages, f"grids.{name}: there is no stage")
+        return self
+
+    @model_validator(mode="after")
+    def check_one_grid_per_stage(self) -> Self:
+        for stage in self.stages:
+            grids = [name for name, grid in self.grids.items() if stage in grid.stages]
+            if len(grids) > 1:
+                raise InputError(
+                    f"stage {stage!r} is in the grids {' and '.join(grids)}", remedy="add a second stage with like"
+                )
+        return self
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def study_names() -> dict[str, Any]:
@@ -183,7 +314,7 @@ def read_study(source: str, scale: str = "small", seeds: int | None = None) -> S
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"not readable as TOML: {error}", source=source, remedy="mend it") from None
+        raise InputError(f"not readable as TOML: {error}", source=source, remedy="fix the line") from None
     try:
         return study_from({"name": path.stem, **table}, scale, seeds)
     except InputError as error:
@@ -212,28 +343,20 @@ def study_from(table: Mapping[str, Any], scale: str, seeds: int | None = None) -
     whole = merged({key: value for key, value in table.items() if key != "scales"}, changed)
     if not isinstance(whole.get("metrics", {}), Mapping):
         raise InputError("metrics is not a table", remedy="write [metrics]")
-    whole["metrics"] = {name: _metric(name, said) for name, said in whole.get("metrics", {}).items()}
-    made: Study = settings_from(Study, {**whole, "scale": scale})
+    whole["metrics"] = {
+        name: {"metric": name, **settings} if isinstance(settings, Mapping) else settings
+        for name, settings in whole.get("metrics", {}).items()
+    }
+    made = parse_settings(Study, {**whole, "scale": scale})
     if seeds is not None:
         if seeds < 1:
             raise InputError(f"{seeds} seeds", remedy="give at least 1")
         own = list(made.seeds)[:seeds]
         fresh = (s for s in range(10_000) if s not in own)
-        made = replace(made, seeds=tuple(own + [next(fresh) for _ in range(seeds - len(own))]))
+        made = made.replace(seeds=tuple(own + [next(fresh) for _ in range(seeds - len(own))]))
     from distilcal.study.validation import checked_study
 
     return checked_study(with_variants(made))
-
-
-def _metric(name: str, said: Any) -> dict[str, Any]:
-    if not isinstance(said, Mapping):
-        raise InputError(f"metrics.{name} = {said!r} is not a table", remedy=f"write {name} = {{ digits = 2 }}")
-    shown = ("metric", "percent", "digits")
-    return {
-        "metric": name,
-        **{key: value for key, value in said.items() if key in shown},
-        "settings": {key: value for key, value in said.items() if key not in shown},
-    }
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,39 +377,10 @@ def task_recipe(study: Study, task: str) -> Recipe:
         "stages": merged(study.stages, said.stages),
     }
     try:
-        return checked(recipe_from(table))
+        return parse_recipe(table)
     except InputError as error:
         error.problem = f"tasks.{task}: {error.problem}"
         raise
-
-
-def with_value(settings: Any, path: str, value: Any) -> Any:
-    """A dataclass of settings with one value changed; the path goes through fields, lists (by number) and tables."""
-    head, _, rest = path.partition(".")
-    if isinstance(settings, Mapping):
-        if rest and head not in settings:
-            raise InputError(f"there is nothing called {head!r}", remedy=f"there is {', '.join(settings) or 'nothing'}")
-        inner = with_value(settings[head], rest, value) if rest else value
-        return {**settings, head: inner}
-    if isinstance(settings, tuple):
-        if not head.isdigit() or int(head) >= len(settings):
-            raise InputError(f"{path!r}: there is no entry {head} of {len(settings)}", remedy="entries are counted from 0")
-        i = int(head)
-        if not rest and is_dataclass(settings[i]):
-            raise InputError(f"{path!r} is a whole table", remedy="name a key in it")
-        return (*settings[:i], with_value(settings[i], rest, value) if rest else value, *settings[i + 1 :])
-    if not is_dataclass(settings) or isinstance(settings, type):
-        raise InputError(f"{settings!r} has no setting {head!r}", remedy="the path goes too far")
-    if not hasattr(settings, head):
-        if hasattr(settings, "settings") and not rest:  # a parameter of a loss
-            return replace(settings, settings={**settings.settings, head: value})
-        raise InputError(f"there is no setting {head!r}", remedy=f"did you mean {near(head, vars(settings))}?")
-    inner = with_value(getattr(settings, head), rest, value) if rest else _typed(type(settings), head, value)
-    return replace(settings, **{head: inner})
-
-
-def _typed(kind: type, name: str, value: Any) -> Any:
-    return getattr(settings_from(kind, {name: value}), name)
 
 
 def points(axes: Sequence[Mapping[str, Sequence[Any]]]) -> list[tuple[tuple[str, Any], ...]]:
@@ -304,9 +398,6 @@ def with_variants(study: Study) -> Study:
     for variant in study.variants:
         check_known(variant.of, methods, "variants: there is no method")
         base = methods[variant.of]
-        check_axes(variant.axes, f"variants of {variant.of!r}")
-        if len(variant.names) != len(variant.axes):
-            raise InputError(f"variants of {variant.of!r}: a word for each axis is wanted in names")
         for place in _positions(variant.axes):
             chosen = [(path, values[i]) for axis, i in zip(variant.axes, place, strict=True) for path, values in axis.items()]
             words = [
@@ -317,8 +408,8 @@ def with_variants(study: Study) -> Study:
             stage = f"{base.stage}-{'-'.join(w.replace(' ', '') for w in words)}"
             stages[stage] = {"like": base.stage}
             changes[stage] = tuple(chosen)
-            methods[name] = replace(base, stage=stage)
-    return replace(study, stages=stages, methods=methods, changes=changes)
+            methods[name] = base.replace(stage=stage)
+    return study.replace(stages=stages, methods=methods, changes=changes)
 
 
 def _shown(value: Any) -> str:
@@ -420,6 +511,5 @@ def check_known(name: str, there: Iterable[str], problem: str) -> None:
 
 def changed_stage(stage: StageSettings, changes: Iterable[tuple[str, Any]]) -> StageSettings:
     """A stage with values changed along their paths."""
-    for path, value in changes:
-        stage = with_value(stage, path, value)
-    return stage
+    changes = list(changes)
+    return with_values(stage, changes) if changes else stage

@@ -9,11 +9,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from distilcal.config.schema import Recipe, StageSettings, checked, to_toml
+from distilcal.config.loading import to_toml
+from distilcal.config.schema import Recipe, StageSettings
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.runs import main_stage
@@ -50,11 +51,11 @@ class Sweep:
             raise InputError(f"--grid names {twice[0]} twice", remedy="give all its values at once")
         for point in points(self.axes):  # an unknown path, or a value that cannot be, is refused here
             stage = changed_stage(own, point)
-            checked(replace(self.recipe, stages={**self.recipe.stages, self.stage: stage}))
+            self.recipe.replace(stages={**self.recipe.stages, self.stage: stage})
 
     @property
     def grid(self) -> GridSettings:
-        return GridSettings((self.stage,), self.axes, self.choose)
+        return GridSettings(stages=(self.stage,), axes=self.axes, choose=self.choose)
 
     @property
     def one_run(self) -> bool:
@@ -113,7 +114,7 @@ def run_sweep(sweep: Sweep, folder: Path, store: Path, executor: Executor, *, te
     """Train the points, choose on dev, and leave every point (``points.csv``) and the chosen recipe (``best.toml``)."""
     folder.mkdir(parents=True, exist_ok=True)
     all_, stage = sweep.runs
-    recipe = replace(sweep.recipe, stages={**sweep.recipe.stages, sweep.stage: stage})
+    recipe = sweep.recipe.replace(stages={**sweep.recipe.stages, sweep.stage: stage})
     if sweep.sampler == "optuna":
         taken = _proposed(sweep, recipe, all_, executor, store, tell)
     else:
@@ -126,7 +127,7 @@ def run_sweep(sweep: Sweep, folder: Path, store: Path, executor: Executor, *, te
     best = outcome.chosen[choice.id]
     with atomic_write(folder / "points.csv") as file:
         file.write(_table(sweep, graph, outcome, taken, best).encode())
-    won = replace(recipe, stages={**recipe.stages, sweep.stage: graph.jobs[best].stage})
+    won = recipe.replace(stages={**recipe.stages, sweep.stage: graph.jobs[best].stage})
     with atomic_write(folder / "best.toml") as file:
         file.write(to_toml(won).encode())
     result = outcome.results[best]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def fit_key(
     live = "" if live_teacher is None else live_teacher.fingerprint
     data = [train.fingerprint, dev.fingerprint, soft_labels and train.label_probs is not None]
     seen = [[name, _described(views[name])] for name in dict.fromkeys(t.view for t in terms) if name != "plain"]
-    parts = [classifier.fingerprint, data, losses, asdict(settings), said, live, seed]
+    parts = [classifier.fingerprint, data, losses, settings.model_dump(), said, live, seed]
     parts += [seen, None if recorder is None else recorder.width, None if groups is None else np.asarray(groups).tolist()]
     return digest(parts)
 

@@ -7,7 +7,7 @@ student at most: what the plain pass said is shared. To add one: a branch in ``M
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Mixing:
     def describe(self) -> dict[str, Any]:
         """What decides what it does, for hashes."""
         rule = {f.name: _hashed(getattr(self.pairs, f.name)) for f in fields(self.pairs)}  # type: ignore[arg-type]
-        return {**asdict(self.settings), "number": self.number, "pairs_by": type(self.pairs).__name__, **rule}
+        return {**self.settings.model_dump(), "number": self.number, "pairs_by": type(self.pairs).__name__, **rule}
 
     @property
     def asks_live(self) -> bool:

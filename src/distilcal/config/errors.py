@@ -1,0 +1,159 @@
+"""Turns pydantic's errors into one line of ours: the path of the setting, its value, what was expected, and a remedy."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from distilcal.errors import InputError
+
+Location = Sequence[str | int]
+
+# What a setting should have been, by pydantic's type of error; the names in braces come from its context.
+EXPECTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text in quotes",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "at least {min_length} entries",
+    "too_long": "at most {max_length} entries",
+    "string_pattern_mismatch": "letters, digits, dashes, dots and underscores",
+}
+
+
+def explain(error: ValidationError, model: type[BaseModel], path: str = "") -> InputError:
+    """Return our error for the first problem that pydantic found.
+
+    Parameters
+    ----------
+    error : ValidationError
+        What pydantic raised.
+    model : type[BaseModel]
+        The model that was validated.
+    path : str
+        Where its table is in the whole recipe or study, such as ``stages.student``; empty for the whole.
+
+    Returns
+    -------
+    InputError
+        An error with the path and value of the setting. An unknown key comes before everything else, since a misspelt key
+        often explains the other problems.
+    """
+    details = error.errors(include_url=False)
+    unknown_keys = [detail for detail in details if detail["type"] == "extra_forbidden"]
+    detail: Mapping[str, Any] = (unknown_keys or details)[0]
+    location: Location = detail["loc"]
+    where = join_path(path, location)
+
+    if detail["type"] == "extra_forbidden":
+        return _unknown_key(where, model, location)
+    if detail["type"] == "value_error":
+        return _broken_rule(where, detail["ctx"]["error"])
+    if location and location[-1] == "[key]":
+        name = f"invalid name {detail['input']!r} in {join_path(path, location[:-2])}"
+        return InputError(name, remedy=f"use {EXPECTED['string_pattern_mismatch']}")
+    return _wrong_value(where, model, location, detail)
+
+
+def join_path(path: str, location: Location) -> str:
+    """Write a location as ``stages.student.terms[0].weight``.
+
+    Examples
+    --------
+    >>> join_path("stages.student", ("terms", 0, "weight"))
+    'stages.student.terms[0].weight'
+    """
+    for part in location:
+        if isinstance(part, int):
+            path = f"{path}[{part}]"
+        elif path:
+            path = f"{path}.{part}"
+        else:
+            path = part
+    return path
+
+
+def _unknown_key(where: str, model: type[BaseModel], location: Location) -> InputError:
+    owner = _annotation_at(model, location[:-1])
+    names = list(owner.model_fields)
+    close = get_close_matches(str(location[-1]), names, n=3, cutoff=0.5)
+    remedy = f"did you mean {' or '.join(close)}?" if close else f"keys: {', '.join(names)}"
+    return InputError(f"unknown key {where}", remedy=remedy)
+
+
+def _broken_rule(where: str, error: ValueError) -> InputError:
+    """Return the error of one of our own validators, with the path of the settings that it checked."""
+    problem = error.problem if isinstance(error, InputError) else str(error)
+    remedy = error.remedy if isinstance(error, InputError) else ""
+    return InputError(f"{where}: {problem}" if where else problem, remedy=remedy)
+
+
+def _wrong_value(where: str, model: type[BaseModel], location: Location, detail: Mapping[str, Any]) -> InputError:
+    kind, value = detail["type"], detail["input"]
+    if not where:
+        return InputError(f"expected a table, got {value!r}", remedy="write it as [table] with keys")
+    if kind == "literal_error":
+        return _wrong_choice(where, _annotation_at(model, location), value)
+    expected = EXPECTED[kind].format(**detail.get("ctx", {})) if kind in EXPECTED else detail["msg"]
+    remedy = _default_remedy(model, location)
+    if kind == "tuple_type":
+        remedy = f"write {location[-1]} = [{value!r}]"
+    elif kind == "model_type":
+        remedy = f"write it as [{where}] with keys"
+    return InputError(f"{where} = {_shown(value)}, expected {expected}", remedy=remedy)
+
+
+def _wrong_choice(where: str, annotation: Any, value: Any) -> InputError:
+    choices = get_args(annotation)
+    close = get_close_matches(str(value), choices, n=1, cutoff=0.5)
+    remedy = f"did you mean {close[0]!r}?" if close else "choose one of them"
+    return InputError(f"{where} = {value!r}, expected one of {', '.join(map(repr, choices))}", remedy=remedy)
+
+
+def _default_remedy(model: type[BaseModel], location: Location) -> str:
+    owner = _annotation_at(model, location[:-1])
+    if isinstance(owner, type) and issubclass(owner, BaseModel) and location[-1] in owner.model_fields:
+        default = owner.model_fields[str(location[-1])].default
+        if isinstance(default, (int, float, str)):
+            return f"change it, or leave it out for the default, {_shown(default)}"
+    return "change it"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as TOML writes it where that is short."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value)
+
+
+def _annotation_at(annotation: Any, location: Location) -> Any:
+    """Follow a location through models, tables and lists to the type that is expected there."""
+    for part in location:
+        annotation = _without_wrappers(annotation)
+        if get_origin(annotation) is dict:
+            annotation = get_args(annotation)[1]
+        elif get_origin(annotation) is tuple:
+            annotation = get_args(annotation)[0]
+        else:
+            annotation = annotation.model_fields[part].annotation
+    return _without_wrappers(annotation)
+
+
+def _without_wrappers(annotation: Any) -> Any:
+    """Return X of ``Annotated[X, …]`` and of ``X | None``."""
+    if hasattr(annotation, "__metadata__"):
+        return _without_wrappers(annotation.__origin__)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _without_wrappers(next(arg for arg in get_args(annotation) if arg is not type(None)))
+    return annotation
