@@ -7,6 +7,7 @@ repository become links between pages; one that leads nowhere fails the strict b
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from pathlib import Path, PurePosixPath
@@ -166,4 +167,17 @@ def _escaped(text: str) -> str:
     return text.replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
 
 
-WRITTEN = {"<!-- written by the build: commands -->": _command_line, "<!-- written by the build: recipes -->": _example_recipes}
+def _import_order() -> str:
+    """Show the order of imports that the test of the architecture keeps."""
+    tree = ast.parse((ROOT / "tests" / "test_architecture.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ORDER":
+            return " → ".join(f"`{name}`" for name in ast.literal_eval(node.value))
+    raise PluginError("tests/test_architecture.py has no list ORDER")
+
+
+WRITTEN = {
+    "<!-- written by the build: commands -->": _command_line,
+    "<!-- written by the build: recipes -->": _example_recipes,
+    "<!-- written by the build: import order -->": _import_order,
+}

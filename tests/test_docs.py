@@ -63,8 +63,27 @@ def test_links_lead_somewhere(page):
 
 
 def test_readme_commands_are_targets_of_the_makefile():
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
-    assert set(re.findall(r"make (\w+)", (ROOT / "README.md").read_text(encoding="utf-8"))) <= targets
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
+    assert set(re.findall(r"make ([\w-]+)", (ROOT / "README.md").read_text(encoding="utf-8"))) <= targets
+
+
+def test_paths_of_the_contributing_table_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("| you add |", 1)[1].split("\n\n", 1)[0]
+    paths = {word for word in re.findall(r"`([^`]+)`", table) if re.fullmatch(r"[\w/-]+(/|\.\w+)", word)}
+    assert len(paths) > 20
+    for path in paths:
+        assert (ROOT / "src" / "distilcal" / path).exists() or (ROOT / path).exists(), path
+
+
+def test_names_of_the_contributing_table_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("| you add |", 1)[1].split("\n\n", 1)[0]
+    names = set(re.findall(r"`([A-Z]\w+)`", table))
+    assert len(names) > 8
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "distilcal").rglob("*.py"))
+    for name in names:
+        assert re.search(rf"^(class {name}\b|{name}\b.*=)", source, flags=re.M), name
 
 
 def test_documented_json_keys_are_those_that_are_written():
