@@ -31,6 +31,8 @@ PLACES = {  # file of the repository → page of the site
 }
 COPIED = ("results/*/figures/*.svg", "results/*/tables/*.csv", "results/*/tables/*.tex", "examples/*.py")
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+CLAIM = re.compile(r"^\S \*\*(holds|fails|undecided)\*\*: (.*)\n\n((?:\|.*\n)+)", re.M)
+BOXES = {"holds": "success", "fails": "failure", "undecided": "question"}
 ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"https?:|<link\b[^>]*\bhref=\"https?:[^>]*\.css")
 
 
@@ -88,12 +90,27 @@ def _place_of(source: str) -> tuple[str | None, str]:
 
 
 def _included(path: Path) -> str:
-    """Return the text of a page that stands elsewhere; tables of results get an anchor of their file's name."""
+    """Return the text of a page that stands elsewhere.
+
+    Pages of results get an anchor for each table, fold the comparisons behind a claim, and come late in a search.
+    """
     text = path.read_text(encoding="utf-8")
+    if path.name != "results.md":
+        return text
     for table in sorted(path.parent.glob("tables/*.md")):
         title = table.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
         text = text.replace(f"### {title}\n", f"### {title} {{ #{table.stem} }}\n", 1)
-    return re.sub(r", \[md\]\(tables/[\w-]+\.md\)", "", text)
+    text = re.sub(r", \[md\]\(tables/[\w-]+\.md\)", "", text)
+    text = CLAIM.sub(_folded_claim, text)
+    return f"---\nsearch:\n  boost: 0.2\n---\n{text}"
+
+
+def _folded_claim(match: re.Match[str]) -> str:
+    """Turn a claim and the table of its comparisons into a box that opens."""
+    verdict, claim, table = match.groups()
+    rows = "\n".join(f"    {row}" for row in table.splitlines())
+    title = f"{verdict}: {claim}".replace('"', "”")
+    return f'??? {BOXES[verdict]} "{title}"\n\n{rows}\n'
 
 
 def _example_recipes() -> str:
