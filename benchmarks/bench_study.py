@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.study.expand import expand
-from distilcal.study.scheduler import carry_out_graph
+from distilcal.study.scheduler import run_graph
 from distilcal.study.schema import read_study
 
 
 class AtOnce:
-    """Ends every job as soon as it is told of it: what is left is the scheduler's own time."""
+    """Ends every job as soon as it is submitted: what is left is the scheduler's own time."""
 
     slots = 2
 
@@ -40,14 +40,14 @@ class AtOnce:
 
 def main() -> None:
     read_study("p003", "full")  # imports and types are looked up once
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     graph = expand(read_study("p003", "full"))
-    expanded = time.perf_counter() - begun
+    expanded = time.perf_counter() - start_time
     print(f"expand P003, full: {graph.points:,} points, {len(graph.jobs):,} stages, {len(graph.cells)} cells: {expanded:.2f} s")
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
-        outcome = carry_out_graph(graph, AtOnce(), Path(folder), lambda id_: None)
-        spent = time.perf_counter() - begun
+        start_time = time.perf_counter()
+        outcome = run_graph(graph, AtOnce(), Path(folder), lambda id_: None)
+        spent = time.perf_counter() - start_time
     print(f"schedule {len(outcome.results):,} stages: {1000 * spent / len(outcome.results):.2f} ms a stage")
 
 

@@ -15,7 +15,8 @@ from click.core import ParameterSource
 
 from distilcal import __version__
 from distilcal.cli.maps import map_command
-from distilcal.cli.study import COMMANDS as STUDY_COMMANDS
+from distilcal.cli.study import study_command
+from distilcal.cli.sweep import sweep_command
 from distilcal.cli.train import COMMANDS
 from distilcal.errors import DistilcalError, InputError
 
@@ -161,7 +162,7 @@ def evaluate_command(
         click.echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
 
 
-for _command in (*COMMANDS, *STUDY_COMMANDS, map_command):
+for _command in (*COMMANDS, study_command, sweep_command, map_command):
     main.add_command(_command)
 
 

@@ -1,11 +1,12 @@
-"""Where jobs are carried out: processes of this machine, or a Ray cluster. Both call the same function with the same words.
+"""Where jobs run: processes of this machine, or a Ray cluster. Both call the same function with the same arguments.
 
-An executor is told of jobs with ``submit`` and says with ``finished`` which of them came to an end. To add one, write these
-two and ``close``.
+An executor receives jobs with ``submit`` and returns from ``finished`` those that have ended. To add one, write a class with
+these two, ``close`` and ``describe``.
 """
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -17,44 +18,72 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from distilcal.errors import InputError
+from distilcal.errors import DistilcalError, InputError, MissingDependencyError
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # of a job whose process was killed
+PASSED_ON = ("DISTILCAL_DATA", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN")  # variables that Ray's workers inherit
 Arguments = Mapping[str, Any]
+Result = dict[str, Any] | BaseException
 
 
 class Executor(Protocol):
-    """Carries out jobs, so many at a time."""
+    """Runs jobs, a number of them at a time."""
 
-    slots: int
+    slots: int  # how many jobs run at a time
 
     def submit(self, id_: str, arguments: Arguments) -> None:
-        """Start a job: ``work(**arguments)``."""
+        """Start a job: ``run_job(**arguments)``."""
 
-    def finished(self, timeout: float) -> list[tuple[str, dict[str, Any] | BaseException]]:
-        """Jobs that ended since the last call, each with what it returned or raised; waits for the first."""
+    def finished(self, timeout: float) -> list[tuple[str, Result]]:
+        """Wait until a job ends, at most ``timeout`` seconds; return each ended job with what it returned or raised."""
 
     def close(self) -> None:
         """Stop everything."""
 
     def describe(self) -> dict[str, Any]:
-        """How many jobs at a time, with how many threads each: for the record."""
+        """Return the number of processes and the threads of each, for the record."""
 
 
-def carry(arguments: Arguments) -> dict[str, Any]:
-    """What every worker calls; the heavy imports happen there. An error comes back as words, which any process can read."""
-    from distilcal.study.job import work
+def run_in_worker(arguments: Arguments) -> dict[str, Any]:
+    """Run a job in a worker process. An error is returned as text, which every process can unpickle."""
+    from distilcal.study.job import run_job  # imports torch
 
     try:
-        return work(**arguments)
-    except InputError as error:
-        return {"error": str(error)}
+        return run_job(**arguments)
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+        if not isinstance(error, DistilcalError):
+            logger.exception("job %s failed", arguments.get("name"))
+        return {"error": error_text(error)}
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as one line: our own by their message, others with their type before it."""
+    if isinstance(error, DistilcalError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def local_processes(processes: int | None = None, threads: int | None = None) -> tuple[int, int]:
-    """Processes × threads that use the cores there are without oversubscribing them: one thread each, if not told otherwise."""
+    """Divide the cores of this machine into processes and threads without oversubscribing them.
+
+    Parameters
+    ----------
+    processes : int, optional
+        Jobs at a time. By default as many as there are cores for.
+    threads : int, optional
+        Of each process. By default 1, or more if there are fewer processes than cores.
+
+    Returns
+    -------
+    processes, threads : int
+
+    Examples
+    --------
+    >>> local_processes(2, 1)
+    (2, 1)
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if processes is None:
         processes = max(1, cores // (threads or 1))
@@ -63,95 +92,122 @@ def local_processes(processes: int | None = None, threads: int | None = None) ->
     return processes, threads or max(1, cores // processes)
 
 
-def gpus_here() -> int:
-    """GPUs of this machine."""
+def count_gpus() -> int:
+    """Return the number of GPUs of this machine."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _prepare(threads: int, device: str | None, parent: int) -> None:
-    """Before torch is imported in a worker: its threads, its own GPU if there are any, and an end when its parent is gone."""
+def _prepare_worker(threads: int, device: str | None, parent: int) -> None:
+    """Set threads and GPU of a worker before torch is imported, and end it when its parent is gone."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and stops its workers
 
-    def watch() -> None:
+    def exit_with_parent() -> None:
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _devices(gpus: int) -> list[str]:
-    """The GPUs that this process may use, by the names that its workers are told."""
-    said = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    return said[:gpus] if len(said) >= gpus else [str(i) for i in range(gpus)]
+def _visible_gpus(count: int) -> list[str]:
+    """The names of the first GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if len(visible) >= count:
+        return visible[:count]
+    return [str(i) for i in range(count)]
 
 
 @dataclass
 class LocalExecutor:
-    """Processes of this machine that stay alive from job to job. A killed one is replaced and its job started again."""
+    """Processes of this machine that stay alive from job to job. A killed one is replaced and its job started again.
+
+    Parameters
+    ----------
+    processes : int
+        Jobs at a time; 0: one for each GPU, or for each core.
+    threads : int
+        Of each process; 0: as many as there are cores for.
+    gpus : int
+        GPUs to be shared out among the processes.
+    call : callable
+        What a worker calls with a job's arguments.
+    """
 
     processes: int = 0
     threads: int = 0
     gpus: int = 0
-    call: Callable[[Arguments], dict[str, Any]] = carry
-    running: dict[Future[dict[str, Any]], tuple[str, int]] = field(default_factory=dict)  # → job, and the place it runs in
-    asked: dict[str, Arguments] = field(default_factory=dict)
+    call: Callable[[Arguments], dict[str, Any]] = run_in_worker
+    running: dict[Future[dict[str, Any]], tuple[str, int]] = field(default_factory=dict)  # → id of the job, and its slot
+    submitted: dict[str, Arguments] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.processes, self.threads = local_processes(self.processes or self.gpus or None, self.threads or None)
         self.slots = self.processes
-        self.pools = [self._new_pool(place) for place in range(self.slots)]  # one each: none dies of another's death
-        self.free = list(range(self.slots))
+        # A pool of one process for each slot: when a process is killed, its pool breaks, and only that one.
+        self.pools = [self._new_pool(slot) for slot in range(self.slots)]
+        self.free_slots = list(range(self.slots))
 
-    def _new_pool(self, place: int) -> ProcessPoolExecutor:
-        device = _devices(self.gpus)[place % self.gpus] if self.gpus else None
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, context, _prepare, (self.threads, device, os.getpid()))
+    def _new_pool(self, slot: int) -> ProcessPoolExecutor:
+        device = _visible_gpus(self.gpus)[slot % self.gpus] if self.gpus else None
+        return ProcessPoolExecutor(
+            max_workers=1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_prepare_worker,
+            initargs=(self.threads, device, os.getpid()),
+        )
 
     def submit(self, id_: str, arguments: Arguments) -> None:
-        self.asked[id_] = arguments
+        """Start a job in a free process."""
+        self.submitted[id_] = arguments
         self.attempts[id_] = self.attempts.get(id_, 0) + 1
-        place = self.free.pop()
+        slot = self.free_slots.pop()
         try:
-            future = self.pools[place].submit(self.call, arguments)
-        except BrokenProcessPool:  # killed while it had nothing to do
-            self._replace(place)
-            future = self.pools[place].submit(self.call, arguments)
-        self.running[future] = id_, place
+            future = self.pools[slot].submit(self.call, arguments)
+        except BrokenProcessPool:  # killed while it was idle
+            self._replace_pool(slot)
+            future = self.pools[slot].submit(self.call, arguments)
+        self.running[future] = id_, slot
 
-    def finished(self, timeout: float) -> list[tuple[str, dict[str, Any] | BaseException]]:
+    def finished(self, timeout: float) -> list[tuple[str, Result]]:
+        """Return the jobs that have ended; one whose process was killed is started again, a limited number of times."""
         done, _ = wait(self.running, timeout, FIRST_COMPLETED)
-        ended: list[tuple[str, dict[str, Any] | BaseException]] = []
+        ended: list[tuple[str, Result]] = []
         for future in done:
-            id_, place = self.running.pop(future)
-            self.free.append(place)
+            id_, slot = self.running.pop(future)
+            self.free_slots.append(slot)
             error = future.exception()
-            if not isinstance(error, BrokenProcessPool):
-                ended.append((id_, error if error is not None else future.result()))
+            if error is None:
+                ended.append((id_, future.result()))
                 continue
-            self._replace(place)
+            if not isinstance(error, BrokenProcessPool):
+                ended.append((id_, error))
+                continue
+            self._replace_pool(slot)
             if self.attempts[id_] < ATTEMPTS:
-                self.submit(id_, self.asked[id_])
+                logger.warning("the process of a job was killed; the job starts again")
+                self.submit(id_, self.submitted[id_])
             else:
                 ended.append((id_, RuntimeError(f"its process was killed {ATTEMPTS} times; is there enough memory?")))
         return ended
 
-    def _replace(self, place: int) -> None:
-        self.pools[place].shutdown(wait=False, cancel_futures=True)
-        self.pools[place] = self._new_pool(place)
+    def _replace_pool(self, slot: int) -> None:
+        self.pools[slot].shutdown(wait=False, cancel_futures=True)
+        self.pools[slot] = self._new_pool(slot)
 
     def describe(self) -> dict[str, Any]:
+        """Return the number of processes and the threads of each."""
         return {"processes": self.processes, "threads": self.threads}
 
     def close(self) -> None:
+        """Terminate all processes."""
         for pool in self.pools:
             for process in list((getattr(pool, "_processes", None) or {}).values()):
                 process.terminate()
@@ -160,53 +216,88 @@ class LocalExecutor:
 
 @dataclass
 class RayExecutor:
-    """Tasks of a Ray cluster, all of whose machines share the store's folder. A killed worker's task is started again."""
+    """Tasks of a Ray cluster whose machines share the store's folder. The task of a killed worker is started again.
+
+    Parameters
+    ----------
+    address : str
+        Of the cluster; empty: one is started on this machine.
+    cpus, gpus : float
+        Of each job.
+    call : callable
+        What a worker calls with a job's arguments.
+
+    Raises
+    ------
+    MissingDependencyError
+        If ray is not installed.
+    InputError
+        If the cluster cannot be reached, or has less than a job needs.
+    """
 
     address: str = ""
     cpus: float = 1
     gpus: float = 0
-    call: Callable[[Arguments], dict[str, Any]] = carry
-    running: dict[Any, str] = field(default_factory=dict)
+    call: Callable[[Arguments], dict[str, Any]] = run_in_worker
+    running: dict[Any, str] = field(default_factory=dict)  # Ray's reference → id of the job
 
     def __post_init__(self) -> None:
         try:
             import ray
         except ImportError:
-            raise InputError("ray is not installed", remedy="pip install 'distilcal[ray]'") from None
+            raise MissingDependencyError("ray is not installed", remedy="pip install 'distilcal[ray]'") from None
         self.ray: Any = ray
         self.started_here = not ray.is_initialized()
         if self.started_here:
-            try:
-                ray.init(address=self.address or None, log_to_driver=False, include_dashboard=False, configure_logging=False)
-            except (ConnectionError, ValueError) as error:
-                where = self.address or "this machine"
-                raise InputError(f"no Ray cluster at {where}: {error}", remedy="check --address") from None
-        there = self.ray.cluster_resources()
-        by_cpu = there.get("CPU", 0) // self.cpus if self.cpus else float("inf")
-        by_gpu = there.get("GPU", 0) // self.gpus if self.gpus else float("inf")
-        self.slots = int(min(by_cpu, by_gpu, 10_000))
-        if self.slots < 1:
-            raise InputError(f"the cluster has {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs, less than a job "
-                             "wants", remedy="lower --cpus or --gpus")  # fmt: skip
+            self._connect()
+        self.slots = self._count_slots()
         threads = str(max(1, int(self.cpus)))
-        environment = {"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE",
-                                    "TOKENIZERS_PARALLELISM": "false", **_passed_on()}}  # fmt: skip
-        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": ATTEMPTS, "runtime_env": environment}
-        self.remote = ray.remote(self.call).options(**options)
+        variables = {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "TOKENIZERS_PARALLELISM": "false",
+            **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+        }
+        self.remote = ray.remote(self.call).options(
+            num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS, runtime_env={"env_vars": variables}
+        )
+
+    def _connect(self) -> None:
+        try:
+            self.ray.init(address=self.address or None, log_to_driver=False, include_dashboard=False, configure_logging=False)
+        except (ConnectionError, ValueError) as error:
+            where = self.address or "this machine"
+            raise InputError(f"no Ray cluster at {where}: {error}", remedy="check --address") from None
+
+    def _count_slots(self) -> int:
+        resources = self.ray.cluster_resources()
+        cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
+        by_cpu = cpus // self.cpus if self.cpus else float("inf")
+        by_gpu = gpus // self.gpus if self.gpus else float("inf")
+        slots = int(min(by_cpu, by_gpu, 10_000))
+        if slots < 1:
+            raise InputError(
+                f"the cluster has {cpus:g} cores and {gpus:g} GPUs, a job needs {self.cpus:g} and {self.gpus:g}",
+                remedy="lower --cpus or --gpus",
+            )
+        return slots
 
     def submit(self, id_: str, arguments: Arguments) -> None:
+        """Start a job as a task of the cluster."""
         self.running[self.remote.remote(dict(arguments))] = id_
 
-    def finished(self, timeout: float) -> list[tuple[str, dict[str, Any] | BaseException]]:
+    def finished(self, timeout: float) -> list[tuple[str, Result]]:
+        """Return a job that has ended, if one ends within ``timeout`` seconds."""
         if not self.running:
             time.sleep(min(timeout, 0.01))
             return []
         done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=timeout)
-        ended: list[tuple[str, dict[str, Any] | BaseException]] = []
-        for ref in done:
-            id_ = self.running.pop(ref)
+        ended: list[tuple[str, Result]] = []
+        for reference in done:
+            id_ = self.running.pop(reference)
             try:
-                ended.append((id_, self.ray.get(ref)))
+                ended.append((id_, self.ray.get(reference)))
             except self.ray.exceptions.RayTaskError as error:
                 ended.append((id_, error.cause if isinstance(error.cause, BaseException) else error))
             except self.ray.exceptions.RayError as error:
@@ -214,19 +305,12 @@ class RayExecutor:
         return ended
 
     def describe(self) -> dict[str, Any]:
+        """Return the number of jobs at a time and the threads of each."""
         return {"processes": self.slots, "threads": max(1, int(self.cpus))}
 
     def close(self) -> None:
-        for ref in self.running:
-            self.ray.cancel(ref, force=True)
+        """Cancel what is running, and stop the cluster if it was started here."""
+        for reference in self.running:
+            self.ray.cancel(reference, force=True)
         if self.started_here:
             self.ray.shutdown()
-
-
-def _passed_on() -> dict[str, str]:
-    """What a worker must know as the caller does."""
-    return {
-        name: os.environ[name]
-        for name in ("DISTILCAL_DATA", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN")
-        if name in os.environ
-    }

@@ -1,7 +1,7 @@
-"""From a study to jobs: what is trained, on what it depends, where a choice is made, which cell each job fills.
+"""From a study to a graph of jobs: what is trained, what it depends on, where a choice is made, which cells it fills.
 
-Nothing here reads data or imports torch: a job is known by its settings. What is trained under a name in the store also
-depends on the data's content and is found out by who carries the job out.
+Nothing here reads data or imports torch: a job is identified by its settings. The key of its stage in the store also depends on
+the content of the data, and is computed by the process that runs the job.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from distilcal.config.schema import DataSettings, Recipe, StageSettings, dependencies, is_folder
-from distilcal.errors import InputError
-from distilcal.study.schema import GridSettings, Study, changed_stage, near, points, task_recipe, wanted
+from distilcal.study.schema import GridSettings, Study, changed_stage, check_known, points, task_recipe, wanted
 
-COUNTS_EPOCHS = ("pskd",)  # losses whose course depends on how many epochs there are in all
-BINDS_EPOCHS = ("train.schedule", "train.warmup", "train.patience", "train.choose")  # axes that may let epochs matter
-ROLES = ("teacher", "start_from", "map")
-Point = tuple[tuple[str, Any], ...]  # (path in the stage, value) pairs
+COUNTS_EPOCHS = ("pskd",)  # losses whose course depends on the total number of epochs
+BINDS_EPOCHS = ("train.schedule", "train.warmup", "train.patience", "train.choose")  # axes that may make that number matter
+Point = tuple[tuple[str, Any], ...]
+"""A point of a grid: (path in the stage, value) pairs."""
 
 
 @dataclass(frozen=True)
@@ -29,186 +28,284 @@ class Job:
 
     id: str
     name: str  # of the stage
-    label: str
+    label: str  # for people: task, stage, seed and point of the grid
     task: str
     seed: int
     data: DataSettings
     stage: StageSettings
-    needs: dict[str, str]  # role → job or choice
-    candidate: bool = False  # only a point of a grid: its model is not kept unless it is chosen
+    needs: dict[str, str]  # role (teacher, start_from, map) → id of a job or choice
+    candidate: bool = False  # a point of a grid: its model is removed unless it is chosen
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The best of several jobs on dev."""
+    """The best of several jobs on dev, the points of a grid."""
 
     id: str
     label: str
     task: str
     seed: int
-    jobs: tuple[str, ...]
-    by: str
+    jobs: tuple[str, ...]  # ids
+    by: str  # metric on dev: "accuracy" or "nll"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Jobs and choices, each after what it needs, and which of them stands for each method, task and seed."""
+    """The jobs and choices of a study, and which of them fills the cells of each method, task and seed."""
 
-    jobs: dict[str, Job] = field(default_factory=dict)
-    choices: dict[str, Choice] = field(default_factory=dict)
-    cells: dict[tuple[str, str, int], str] = field(default_factory=dict)  # (method, task, seed) → job or choice
-    points: int = 0  # of all grids, those included that one run covers together with others
-
-    def order(self) -> list[str]:
-        """Jobs and choices in an order in which they can be carried out."""
-        done: dict[str, None] = {}
-        for id_ in (*self.jobs, *self.choices):
-            self._visit(id_, done)
-        return list(done)
-
-    def _visit(self, id_: str, done: dict[str, None]) -> None:
-        if id_ in done:
-            return
-        for needed in self.needs(id_):
-            self._visit(needed, done)
-        done[id_] = None
+    jobs: dict[str, Job] = field(default_factory=dict)  # by id
+    choices: dict[str, Choice] = field(default_factory=dict)  # by id
+    cells: dict[tuple[str, str, int], str] = field(default_factory=dict)  # (method, task, seed) → id of a job or choice
+    points: int = 0  # of all grids, including those that one run covers together with others
 
     def needs(self, id_: str) -> tuple[str, ...]:
-        """What must be done before."""
-        return self.choices[id_].jobs if id_ in self.choices else tuple(self.jobs[id_].needs.values())
+        """Return the ids of what must be finished before a job or choice."""
+        if id_ in self.choices:
+            return self.choices[id_].jobs
+        return tuple(self.jobs[id_].needs.values())
+
+    def all_needs(self, id_: str) -> set[str]:
+        """Return the ids of everything that a job needs, directly or not, up to the next choices."""
+        found: set[str] = set()
+        remaining = list(self.needs(id_))
+        while remaining:
+            needed = remaining.pop()
+            if needed in found:
+                continue
+            found.add(needed)
+            if needed in self.jobs:
+                remaining += self.needs(needed)
+        return found
+
+    def order(self) -> list[str]:
+        """Return the ids of all jobs and choices, each right after what it needs: the order in which people read them."""
+        visited: dict[str, None] = {}
+
+        def visit(id_: str) -> None:
+            if id_ in visited:
+                return
+            for needed in self.needs(id_):
+                visit(needed)
+            visited[id_] = None
+
+        for id_ in (*self.jobs, *self.choices):
+            visit(id_)
+        return list(visited)
+
+    def label(self, id_: str) -> str:
+        """Return the label of a job or choice."""
+        return self.jobs[id_].label if id_ in self.jobs else self.choices[id_].label
 
     @property
     def measured(self) -> set[str]:
-        """Jobs and choices that fill cells."""
+        """The ids of jobs and choices that fill cells."""
         return set(self.cells.values())
 
 
 def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str] = ()) -> Graph:
-    """All jobs of a study, or of some of its methods and tasks."""
-    for asked, known, kind in ((methods, study.methods, "method"), (tasks, study.tasks, "task")):
-        for name in asked:
-            if name not in known:
-                raise InputError(f"there is no {kind} {name!r} in {study.name}", remedy=f"did you mean {near(name, known)}?")
-    made = _Expansion(study.grids.values(), study.changes, several_seeds=len(study.seeds) > 1)
-    looked_at = wanted(study)
+    """Expand a study to the graph of its jobs. Equal stages are one job.
+
+    Parameters
+    ----------
+    study : Study
+        The study at one scale.
+    methods, tasks : collections of str
+        Only these; empty: all.
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    InputError
+        If a method or task is not in the study.
+
+    Examples
+    --------
+    >>> from distilcal.study.schema import read_study
+    >>> graph = expand(read_study("p003", "small"), methods=["BERT ERM"], tasks=["MRPC"])
+    >>> len(graph.choices), len(graph.jobs), graph.points  # one run covers ten numbers of epochs
+    (1, 3, 30)
+    """
+    for method in methods:
+        check_known(method, study.methods, f"{study.name} has no method")
+    for task in tasks:
+        check_known(task, study.tasks, f"{study.name} has no task")
+    expansion = _Expansion(study.grids.values(), study.changes, several_seeds=len(study.seeds) > 1)
+    cells = expansion.graph.cells
+    used = wanted(study)
     for task in study.tasks:
         if tasks and task not in tasks:
             continue
         recipe = task_recipe(study, task)
         for seed in study.seeds:
             for method in methods or study.methods:
-                if (method, task) in looked_at:
-                    made.graph.cells[method, task, seed] = made.stands_for(recipe, study.methods[method].stage, task, seed)
-    return replace(made.graph, points=made.points)
+                if (method, task) in used:
+                    cells[method, task, seed] = expansion.add_stage(recipe, study.methods[method].stage, task, seed)
+    return replace(expansion.graph, points=expansion.points)
+
+
+def expand_points(recipe: Recipe, stage: str, candidates: Sequence[Point], by: str) -> Graph:
+    """Expand one stage of a recipe to a job at every given point, everything these need, and the choice between them."""
+    expansion = _Expansion()
+    settings = recipe.stages[stage]
+    needs = expansion.add_needs(recipe, settings, stage, recipe.seed)
+    job = Job("", stage, stage, stage, recipe.seed, recipe.data, settings, needs)
+    expansion.add_choice(job, candidates, by)
+    return replace(expansion.graph, points=len(candidates))
 
 
 class _Expansion:
+    """A graph while it is built."""
+
     def __init__(
         self, grids: Iterable[GridSettings] = (), changes: Mapping[str, Any] | None = None, *, several_seeds: bool = False
     ):
-        self.graph, self.points, self.several_seeds = Graph(), 0, several_seeds
+        self.graph = Graph()
+        self.points = 0
+        self.several_seeds = several_seeds
         self.changes = changes or {}  # stage → what a variant changes in it
-        self.known: dict[tuple[str, str, int], str] = {}  # (task, stage, seed) → job or choice
+        self.known: dict[tuple[str, str, int], str] = {}  # (task, stage, seed) → id of a job or choice
         self.grids = {stage: grid for grid in grids for stage in grid.stages}
 
-    def stands_for(self, recipe: Recipe, stage: str, task: str, seed: int) -> str:
-        """The job or choice that a stage's name stands for; it and all it needs are put into the graph."""
+    def add_stage(self, recipe: Recipe, stage: str, task: str, seed: int) -> str:
+        """Add a stage and everything it needs to the graph; return the id of its job, or of the choice if it has a grid."""
         if (task, stage, seed) in self.known:
             return self.known[task, stage, seed]
         settings = changed_stage(recipe.stages[stage], self.changes.get(stage, ()))
-        needs = {role: self.stands_for(recipe, name, task, seed) for role, name in _roles(settings)}
-        label = f"{task} · {stage} · seed {seed}" if self.several_seeds else f"{task} · {stage}"
+        needs = self.add_needs(recipe, settings, task, seed)
+        label = f"{task} · {stage}"
+        if self.several_seeds:
+            label += f" · seed {seed}"
         job = Job("", stage, label, task, seed, recipe.data, settings, needs)
         grid = self.grids.get(stage)
-        made = self._put(job) if grid is None or not settings.terms else self._choice(job, grid)
-        self.known[task, stage, seed] = made
-        return made
+        if grid is None or not settings.terms:
+            id_ = self._add_job(job)
+        else:
+            axes, covering = collapse_epochs(grid, settings)
+            self.points += len(points(grid.axes))
+            id_ = self.add_choice(replace(job, stage=covering), sample_points(points(axes), grid.sample), grid.choose)
+        self.known[task, stage, seed] = id_
+        return id_
 
-    def _put(self, job: Job) -> str:
-        """Put a job into the graph under the id that all that determines it gives."""
-        # Names of other stages stand in ``needs`` by what they are; how a model is calibrated later changes nothing in it.
-        stage = job.stage
-        map_folder = stage.map if is_folder(stage.map) else ""
-        model = stage.model.model_copy(update={"start_from": ""})
-        trained = stage.model_copy(update={"teacher": "", "map": map_folder, "model": model, "calibrate": "none"})
+    def add_needs(self, recipe: Recipe, settings: StageSettings, task: str, seed: int) -> dict[str, str]:
+        """Add the stages that these settings name; return role → id."""
+        return {role: self.add_stage(recipe, name, task, seed) for role, name in _roles(settings).items()}
+
+    def add_choice(self, job: Job, candidates: Iterable[Point], by: str) -> str:
+        """Add a candidate for each point and the choice between them; return the choice's id."""
+        ids = []
+        for point in candidates:
+            label = f"{job.label} · {describe_point(point)}"
+            candidate = replace(job, label=label, stage=changed_stage(job.stage, point), candidate=True)
+            ids.append(self._add_job(candidate))
+        id_ = _digest("choice", by, ids)
+        self.graph.choices[id_] = Choice(id_, job.label, job.task, job.seed, tuple(ids), by)
+        return id_
+
+    def _add_job(self, job: Job) -> str:
+        """Add a job under an id that hashes everything that determines its training; equal jobs become one."""
+        # Other stages are identified by ``needs``, not by their names; calibration afterwards does not change the model.
+        map_folder = job.stage.map if is_folder(job.stage.map) else ""
+        model = job.stage.model.model_copy(update={"start_from": ""})
+        trained = job.stage.model_copy(update={"teacher": "", "map": map_folder, "model": model, "calibrate": "none"})
         id_ = _digest(job.data, job.seed, trained, sorted(job.needs.items()))
-        old = self.graph.jobs.get(id_)
-        if old is None or (old.candidate and not job.candidate):
-            self.graph.jobs[id_] = replace(old or job, id=id_, candidate=job.candidate)
-        return id_
-
-    def _choice(self, job: Job, grid: GridSettings) -> str:
-        axes, whole = together(grid, job.stage)
-        self.points += len(points(grid.axes))
-        return self.choice(replace(job, stage=whole), drawn_points(points(axes), grid.sample), grid.choose)
-
-    def choice(self, job: Job, chosen_from: Iterable[Point], by: str) -> str:
-        """A candidate for each point, and the choice between them."""
-        jobs = []
-        for point in chosen_from:
-            label = f"{job.label} · {point_words(point)}"
-            jobs.append(self._put(replace(job, label=label, stage=changed_stage(job.stage, point), candidate=True)))
-        id_ = _digest("choice", by, jobs)
-        self.graph.choices[id_] = Choice(id_, job.label, job.task, job.seed, tuple(jobs), by)
+        existing = self.graph.jobs.get(id_)
+        if existing is None:
+            self.graph.jobs[id_] = replace(job, id=id_)
+        elif existing.candidate and not job.candidate:
+            self.graph.jobs[id_] = replace(existing, candidate=False)
         return id_
 
 
-def drawn_points(all_: list[Point], count: int, seed: int = 0) -> list[Point]:
-    """So many of the points, drawn at random but in their order; all of them for 0."""
-    if not count or count >= len(all_):
-        return all_
-    return [all_[i] for i in sorted(np.random.default_rng(seed).choice(len(all_), count, replace=False))]
+def _roles(stage: StageSettings) -> dict[str, str]:
+    """Role → name of the stage that a stage depends on in that role."""
+    map_stage = "" if is_folder(stage.map) else stage.map
+    named = {"teacher": stage.teacher, "start_from": stage.model.start_from, "map": map_stage}
+    roles = {role: name for role, name in named.items() if name}
+    assert set(roles.values()) == set(dependencies(stage))
+    return roles
 
 
-def expand_points(recipe: Recipe, stage: str, chosen_from: Sequence[Point], by: str) -> Graph:
-    """A stage of a recipe at every given point, all it needs, and the choice between them."""
-    made = _Expansion()
-    settings = recipe.stages[stage]
-    needs = {role: made.stands_for(recipe, name, stage, recipe.seed) for role, name in _roles(settings)}
-    made.choice(Job("", stage, stage, stage, recipe.seed, recipe.data, settings, needs), chosen_from, by)
-    return replace(made.graph, points=len(chosen_from))
+def collapse_epochs(grid: GridSettings, stage: StageSettings) -> tuple[list[dict[str, Any]], StageSettings]:
+    """Cover an axis of epochs by one run where nothing in the run depends on their number.
 
+    Parameters
+    ----------
+    grid : GridSettings
+        The grid of the stage.
+    stage : StageSettings
+        The stage before any point is applied.
 
-def together(grid: GridSettings, stage: StageSettings) -> tuple[list[dict[str, Any]], StageSettings]:
-    """The axes that need runs of their own, and the stage that covers the others.
-
-    A grid over epochs is one run that is looked at after each of them, if nothing in it depends on how many there are.
+    Returns
+    -------
+    axes : list of dict
+        The axes that need runs of their own.
+    stage : StageSettings
+        The stage that covers the collapsed axis: it is evaluated after each of the epochs, and the best is kept.
     """
-    free = (
+    independent = (
         stage.train.schedule in ("none", "steps")
         and not stage.train.warmup
         and not stage.train.patience
         and stage.train.choose == "last"
-        and not stage.record  # a map is of all epochs
+        and not stage.record  # a data map covers all epochs
         and not any(term.loss in COUNTS_EPOCHS for term in stage.terms)
         and not any(path in BINDS_EPOCHS or path.endswith(".loss") for axis in grid.axes for path in axis)
     )
     axes = []
     for axis in grid.axes:
-        if free and set(axis) == {"train.epochs"}:
-            epochs = sorted(axis["train.epochs"])
-            among = () if epochs == list(range(1, epochs[-1] + 1)) else tuple(epochs)
-            stage = stage.replace(train=stage.train.replace(epochs=epochs[-1], choose=grid.choose, choose_among=among))
-        else:
+        if not independent or set(axis) != {"train.epochs"}:
             axes.append(axis)
+            continue
+        epochs = sorted(axis["train.epochs"])
+        is_every_epoch = epochs == list(range(1, epochs[-1] + 1))
+        choose_among = () if is_every_epoch else tuple(epochs)
+        train = stage.train.replace(epochs=epochs[-1], choose=grid.choose, choose_among=choose_among)
+        stage = stage.replace(train=train)
     return axes, stage
 
 
+def sample_points(candidates: list[Point], count: int, seed: int = 0) -> list[Point]:
+    """Draw ``count`` of the points at random, in their own order; 0 means all of them."""
+    if not count or count >= len(candidates):
+        return candidates
+    drawn = np.random.default_rng(seed).choice(len(candidates), count, replace=False)
+    return [candidates[i] for i in sorted(drawn)]
+
+
 def job_recipe(graph: Graph, id_: str, chosen: dict[str, str]) -> tuple[Recipe, str]:
-    """The recipe of a job with all it depends on, and the name of its own stage in it. ``chosen`` says choice → job."""
+    """Build the recipe of a job with everything it depends on.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph of the job.
+    id_ : str
+        Of the job, or of a choice that was made.
+    chosen : dict
+        The choices made so far: id of the choice → id of the job.
+
+    Returns
+    -------
+    recipe : Recipe
+    stage : str
+        The name of the job's own stage in the recipe.
+    """
     stages: dict[str, StageSettings] = {}
 
-    def add(job_id: str) -> str:
-        job = graph.jobs[chosen.get(job_id, job_id)]
-        if job.name not in stages:  # what a stage depends on is never of its own name
-            names = {role: add(needed) for role, needed in job.needs.items()}
-            stage = job.stage
-            changes: dict[str, Any] = {"teacher": names.get("teacher", "")}
-            if "map" in names:
-                changes["map"] = names["map"]
-            if "start_from" in names:
-                changes["model"] = stage.model.model_copy(update={"start_from": names["start_from"]})
-            stages[job.name] = stage.model_copy(update=changes)
+    def add(needed: str) -> str:
+        job = graph.jobs[chosen.get(needed, needed)]
+        if job.name in stages:  # a stage never depends on one of its own name
+            return job.name
+        names = {role: add(other) for role, other in job.needs.items()}
+        changes: dict[str, Any] = {"teacher": names.get("teacher", "")}
+        if "map" in names:
+            changes["map"] = names["map"]
+        if "start_from" in names:
+            changes["model"] = job.stage.model.model_copy(update={"start_from": names["start_from"]})
+        stages[job.name] = job.stage.model_copy(update=changes)
         return job.name
 
     name = add(id_)
@@ -216,17 +313,20 @@ def job_recipe(graph: Graph, id_: str, chosen: dict[str, str]) -> tuple[Recipe, 
     return Recipe(name="study", seed=job.seed, data=job.data, stages=stages), name
 
 
-def _roles(stage: StageSettings) -> Iterable[tuple[str, str]]:
-    named = dict(zip(ROLES, (stage.teacher, stage.model.start_from, "" if is_folder(stage.map) else stage.map), strict=True))
-    assert set(filter(None, named.values())) == set(dependencies(stage))
-    return [(role, name) for role, name in named.items() if name]
+def describe_point(point: Point) -> str:
+    """Describe a point by the last part of each path, or the whole path where two would read alike.
 
-
-def point_words(point: Point) -> str:
-    """A point in words: the last part of each path, or all of it where two would read alike."""
-    names = [path.split(".")[-1] for path, _ in point]
-    shown = [name if names.count(name) == 1 else path for name, (path, _) in zip(names, point, strict=True)]
-    return ", ".join(f"{name} {value}" for name, (_, value) in zip(shown, point, strict=True))
+    Examples
+    --------
+    >>> describe_point((("train.lr", 0.01), ("terms.0.weight", 0.5)))
+    'lr 0.01, weight 0.5'
+    """
+    short_names = [path.split(".")[-1] for path, _ in point]
+    parts = []
+    for name, (path, value) in zip(short_names, point, strict=True):
+        is_unique = short_names.count(name) == 1
+        parts.append(f"{name if is_unique else path} {value}")
+    return ", ".join(parts)
 
 
 def _digest(*parts: Any) -> str:

@@ -10,13 +10,13 @@ import numpy as np
 from distilcal.io.atomic import open_npz
 from distilcal.metrics import binomial_interval, reliability
 from distilcal.predictions import Predictions
-from distilcal.study.analysis import Findings, interval
+from distilcal.study.analysis import StudyResults, interval
 from distilcal.study.schema import FigureSettings, PlaceSettings, place_of
 
 DOTS = 3000  # of a map; more than that are one blot
 
 
-def drawn(findings: Findings, figure: FigureSettings) -> list[dict[str, Any]]:
+def drawn(findings: StudyResults, figure: FigureSettings) -> list[dict[str, Any]]:
     """The series of a figure; a projection or map of several methods is several figures."""
     base = {"name": figure.name, "title": figure.title, "note": figure.note, "kind": figure.kind, "diagonal": False}
     study = findings.study
@@ -59,15 +59,15 @@ def _file_name(words: str) -> str:
     return "-".join(filter(None, kept.split("-")))
 
 
-def _shown(findings: Findings, metric: str) -> float:
+def _shown(findings: StudyResults, metric: str) -> float:
     return 100.0 if findings.study.metrics[metric].percent else 1.0
 
 
-def _axis(findings: Findings, metric: str) -> str:
+def _axis(findings: StudyResults, metric: str) -> str:
     return f"{metric} (%)" if findings.study.metrics[metric].percent else metric
 
 
-def _scatter(findings: Findings, figure: FigureSettings) -> list[dict[str, Any]]:
+def _scatter(findings: StudyResults, figure: FigureSettings) -> list[dict[str, Any]]:
     series = []
     for method in figure.methods:
         points, labels = [], []
@@ -82,7 +82,7 @@ def _scatter(findings: Findings, figure: FigureSettings) -> list[dict[str, Any]]
     return series
 
 
-def _line(findings: Findings, figure: FigureSettings) -> list[dict[str, Any]]:
+def _line(findings: StudyResults, figure: FigureSettings) -> list[dict[str, Any]]:
     series = []
     for place in figure.places:
         points = []
@@ -96,7 +96,7 @@ def _line(findings: Findings, figure: FigureSettings) -> list[dict[str, Any]]:
     return series
 
 
-def _training(findings: Findings, figure: FigureSettings, place: PlaceSettings) -> list[dict[str, Any]]:
+def _training(findings: StudyResults, figure: FigureSettings, place: PlaceSettings) -> list[dict[str, Any]]:
     series = []
     for method in figure.methods:
         jobs = [findings.job(method, place.task, seed) for seed in findings.study.seeds]
@@ -107,7 +107,7 @@ def _training(findings: Findings, figure: FigureSettings, place: PlaceSettings) 
     return series
 
 
-def _reliability(findings: Findings, method: str, place: PlaceSettings) -> dict[str, Any] | None:
+def _reliability(findings: StudyResults, method: str, place: PlaceSettings) -> dict[str, Any] | None:
     """The bins of all seeds' predictions together; their intervals are those of one seed's rows, which all seeds share."""
     said = findings.predictions(place_of(place, PlaceSettings(method=method)))
     if not said:
@@ -121,7 +121,7 @@ def _reliability(findings: Findings, method: str, place: PlaceSettings) -> dict[
     return {"name": method, "points": [list(map(float, row)) for row in np.stack(columns, axis=1)[there]]}
 
 
-def _projection(findings: Findings, figure: FigureSettings, method: str, place: PlaceSettings) -> list[dict[str, Any]]:
+def _projection(findings: StudyResults, figure: FigureSettings, method: str, place: PlaceSettings) -> list[dict[str, Any]]:
     """Features of three classes on the plane through their means."""
     folder = findings.folder(method, place.task, findings.study.seeds[0])
     if folder is None or not (folder / "features.npz").exists():
@@ -135,7 +135,7 @@ def _projection(findings: Findings, figure: FigureSettings, method: str, place: 
     return [{"name": name, "points": flat[names == name].round(5).tolist()} for name in figure.classes]
 
 
-def _map(findings: Findings, figure: FigureSettings, method: str, place: PlaceSettings) -> list[dict[str, Any]]:
+def _map(findings: StudyResults, figure: FigureSettings, method: str, place: PlaceSettings) -> list[dict[str, Any]]:
     folder = findings.folder(method, place.task, findings.study.seeds[0])
     if folder is None or not (folder / "map.npz").exists():
         return []

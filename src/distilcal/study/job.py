@@ -1,11 +1,12 @@
-"""Carrying out one job, in whatever process it lands: train what is not in the store, measure what is asked for.
+"""Running one job, in whatever process it lands: train what is not in the store, measure what is required.
 
-What a job leaves is in the store: the stage, and its predictions with figures and bootstrap replicates. What it returns is
-small, and the same whoever carries it out.
+A job leaves its results in the store: the stage, and its predictions with figures and bootstrap replicates. What it returns is
+small, and the same in every executor.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ from distilcal.config.loading import parse_recipe
 from distilcal.config.schema import DataSettings, Recipe, ordered_stages
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits, read_splits
-from distilcal.errors import InputError
+from distilcal.errors import DistilcalError, InputError
 from distilcal.evaluation import SplitsBootstrap, bootstrap_splits
 from distilcal.io.atomic import read_json, write_json
 from distilcal.io.folders import digest, is_intact, sealed_folder
 from distilcal.pipeline.preflight import check_stages
 from distilcal.pipeline.stage import MAP, Stage, run_stage, stage_key
+from distilcal.study.executors import error_text
 from distilcal.training.distributed import ProcessGroup
+
+logger = logging.getLogger(__name__)
 
 RESAMPLES = 500
 SHOWN = 200  # examples of a class in a projection of features
@@ -41,74 +45,98 @@ class Measure:
     map: bool = False
 
 
-def work(
+def run_job(
     table: Mapping[str, Any], name: str, store: str, *, measure: Measure | None = None, keep: bool = True
 ) -> dict[str, Any]:
-    """Train a stage of a recipe, unless it is in the store, and measure it; what happened, and where the figures are.
+    """Train a stage of a recipe, unless it is in the store, and measure it.
 
-    Without ``keep`` it is enough to know how training went: a point of a grid whose model may have been removed.
+    Parameters
+    ----------
+    table : mapping
+        The recipe as a plain table, with every stage that this one depends on.
+    name : str
+        Of the stage.
+    store : str
+        Folder of the store.
+    measure : Measure, optional
+        What to measure of the model.
+    keep : bool
+        False for a point of a grid: its training history is enough, the model may have been removed since.
+
+    Returns
+    -------
+    dict
+        ``key`` of the stage in the store; ``epochs``, its history; ``best``, the index of the kept epoch; ``trained``,
+        whether it was trained now; ``seconds``; ``measured``, the key of the measurements, or ``not_measured``, the error;
+        for a point ``own``, whether it was trained for a grid.
     """
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     recipe = parse_recipe(table)
-    folder = Path(store)
-    splits = splits_of(recipe.data)
-    stages = _stages(recipe, splits, folder)
+    store_dir = Path(store)
+    splits = cached_splits(recipe.data)
+    stages = _stages(recipe, splits, store_dir)
     stage = stages[name]
     if measure is not None:
         check_sets(measure, splits)
-    record = folder / "points" / f"{stage.key}.json"
-    if not keep and (known := _known_point(record)) is not None:
-        return {**known, "trained": False, "seconds": time.perf_counter() - begun}
-    done = stage.done
+    point_file = store_dir / "points" / f"{stage.key}.json"
+    if not keep:
+        point = _stored_point(point_file)
+        if point is not None:
+            return {**point, "trained": False, "seconds": time.perf_counter() - start_time}
+    was_stored = stage.done
     processes = ProcessGroup()
     check_stages(recipe, splits)
     for other in stages.values():
         run_stage(other, recipe, splits, stages, processes)
-    history = stage.history()
-    told: dict[str, Any] = {"key": stage.key, "epochs": history, "best": _best(stage)}
+    result: dict[str, Any] = {"key": stage.key, "epochs": stage.history(), "best": _best_epoch(stage)}
     if not keep:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, {**told, "own": not done})  # what others trained is not ours to remove
-        told["own"] = not done
+        result["own"] = not was_stored  # a model that was there before is not removed with the losers
+        point_file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(point_file, result)
     if measure is not None:
         try:
-            told["measured"] = _measured(stage, splits, measure, folder)
-        except Exception as error:  # the stage is trained, and others may learn from it
-            told["not_measured"] = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    return {**told, "trained": not done, "seconds": time.perf_counter() - begun}
+            result["measured"] = _measured(stage, splits, measure, store_dir)
+        except Exception as error:  # the stage is trained, and others can still learn from it
+            logger.exception("%s was trained, but could not be measured", name)
+            result["not_measured"] = error_text(error)
+    return {**result, "trained": not was_stored, "seconds": time.perf_counter() - start_time}
 
 
-def _known_point(record: Path) -> dict[str, Any] | None:
-    """How a point of a grid went, if it was trained before; a damaged record is none."""
-    try:
-        found = read_json(record)
-        found["epochs"][found["best"]]["dev"]["accuracy"], found["key"]
-    except (InputError, KeyError, IndexError, TypeError):
-        return None
-    return dict(found)
-
-
-def known(table: Mapping[str, Any], name: str, store: Path, *, keep: bool) -> dict[str, Any] | None:
-    """How a job's stage went, if it is in the store; reads the data, trains nothing."""
+def stored_result(table: Mapping[str, Any], name: str, store: Path, *, keep: bool) -> dict[str, Any] | None:
+    """Return the history of a job's stage if it is in the store. Reads the data, trains nothing."""
     recipe = parse_recipe(table)
-    stage = _stages(recipe, splits_of(recipe.data), store)[name]
+    stage = _stages(recipe, cached_splits(recipe.data), store)[name]
     if stage.done:
-        return {"epochs": stage.history(), "best": _best(stage)}
-    return None if keep else _known_point(store / "points" / f"{stage.key}.json")
+        return {"epochs": stage.history(), "best": _best_epoch(stage)}
+    if keep:
+        return None
+    return _stored_point(store / "points" / f"{stage.key}.json")
+
+
+def _stored_point(path: Path) -> dict[str, Any] | None:
+    """The result of a point of a grid that was trained before; None if there is none, or if its file is damaged."""
+    try:
+        result = read_json(path)
+        result["epochs"][result["best"]]["dev"]["accuracy"], result["key"]
+    except (DistilcalError, KeyError, IndexError, TypeError):
+        return None
+    return dict(result)
 
 
 def check_sets(measure: Measure, splits: Splits) -> None:
     """Refuse before training what could not be measured after it."""
-    there = [data.name for data in splits]
-    missing = [name for name in measure.sets if name not in there]
-    if missing:
-        raise InputError(f"there is no set {missing[0]!r} to measure on", remedy=f"the sets are {', '.join(there)}")
-    unknown = [name for name in measure.features if name not in splits.test.classes]
-    if unknown:
-        raise InputError(f"there is no class {unknown[0]!r} to show", remedy=f"they are {', '.join(splits.test.classes)}")
+    sets = [data.name for data in splits]
+    for name in measure.sets:
+        if name not in sets:
+            raise InputError(f"there is no set {name!r} to measure on", remedy=f"the sets are {', '.join(sets)}")
+    classes = splits.test.classes
+    for name in measure.features:
+        if name not in classes:
+            raise InputError(f"there is no class {name!r} to show", remedy=f"the classes are {', '.join(classes)}")
 
 
 def _stages(recipe: Recipe, splits: Splits, store: Path) -> dict[str, Stage]:
+    """All stages of a recipe, each after what it depends on."""
     keys: dict[str, str] = {}
     stages = {}
     for name in ordered_stages(recipe):
@@ -117,14 +145,15 @@ def _stages(recipe: Recipe, splits: Splits, store: Path) -> dict[str, Stage]:
     return stages
 
 
-def _best(stage: Stage) -> int:
+def _best_epoch(stage: Stage) -> int:
+    """The index of the epoch that was kept; 0 for a model that was not trained."""
     path = stage.folder / "history.json"
     return int(read_json(path).get("best_epoch", 0)) if path.exists() else 0
 
 
 @lru_cache(maxsize=4)
-def splits_of(data: DataSettings) -> Splits:
-    """The splits, read once by each process; a study's jobs come task by task."""
+def cached_splits(data: DataSettings) -> Splits:
+    """Read the splits, once in each process: the jobs of a study come task by task."""
     return read_splits(data)
 
 

@@ -1,8 +1,9 @@
-"""A study from its settings to its folder: expand, carry out, gather, write."""
+"""Running a study, from its settings to its folder: expand, run, gather, write; and a forecast of what that takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ from distilcal.config.loading import as_table
 from distilcal.errors import InputError
 from distilcal.io.atomic import write_json
 from distilcal.io.locks import file_lock
-from distilcal.study.analysis import Findings
+from distilcal.study.analysis import LEVEL, StudyResults, check_claim, fill_table
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Job, expand, job_recipe
+from distilcal.study.figures import drawn
 from distilcal.study.job import Measure
-from distilcal.study.results import results
-from distilcal.study.scheduler import News, Outcome, best_of, carry_out_graph
+from distilcal.study.scheduler import OnProgress, Outcome, best_of, ignore_progress, run_graph
 from distilcal.study.schema import Study, Wanted, wanted
+from distilcal.study.theory import theorem
+
+FORMAT = 1  # of results.json
 
 
 def run_study(
@@ -29,129 +33,198 @@ def run_study(
     tasks: Collection[str] = (),
     keep_points: bool = False,
     command: str = "",
-    tell: Callable[[News], None] = lambda news: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> Outcome:
-    """Train and measure all a study asks for, and write its results into the folder. What is in the store is not done again.
+    """Train and measure everything a study needs, and write its results. What is in the store is not trained again.
 
-    Without ``keep_points`` the models of grid points that were not chosen are removed; how they were on dev stays known.
+    Parameters
+    ----------
+    study : Study
+        The study at one scale.
+    folder : Path
+        Of the results: ``results.json``, tables, figures and a page.
+    store : Path
+        Folder of the store.
+    executor : Executor
+        Where jobs run.
+    methods, tasks : collections of str
+        Only these; empty: all.
+    keep_points : bool
+        Keep the models of grid points that were not chosen. Their figures on dev stay known in any case.
+    command : str
+        The command line, for the record.
+    on_progress : callable
+        Called with a ``StudyProgress`` whenever a job has ended.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    InputError
+        If nothing is left to run, or a job is invalid.
+    StoreError
+        If another process writes to the folder.
     """
     from distilcal.pipeline.run import environment
     from distilcal.report.studies import write_study
 
     graph = expand(study, methods=methods, tasks=tasks)
     if not graph.cells:
-        raise InputError("no table asks for any of these methods on any of these tasks", remedy="leave out --only to see all")
+        raise InputError("no table uses any of these methods on any of these tasks", remedy="leave out --only to see all")
     check_jobs(graph)
     folder.mkdir(parents=True, exist_ok=True)
     with file_lock(folder / ".lock", busy=f"another study is working in {folder}"):
-        around = {**environment(), **executor.describe()}
-        outcome = carry_out_graph(graph, executor, store, measures(study, graph), keep_points=keep_points, tell=tell)
-        found = Findings(study, graph, outcome, store)
-        facts = {
-            "environment": around,
-            "command": command,
-            "seconds": outcome.seconds,
-            "training": sum(epoch["seconds"] for result in outcome.results.values() for epoch in result["epochs"]),
-        }
-        write_json(folder / "results.json", results(found, **facts))
+        facts: dict[str, Any] = {"environment": {**environment(), **executor.describe()}, "command": command}
+        outcome = run_graph(graph, executor, store, measures_of(study, graph), keep_points=keep_points, on_progress=on_progress)
+        facts["seconds"] = outcome.seconds
+        facts["training"] = sum(epoch["seconds"] for result in outcome.results.values() for epoch in result["epochs"])
+        results = gather_results(StudyResults(study, graph, outcome, store))
+        write_json(folder / "results.json", {**results, **facts})
         write_study(folder)
     return outcome
 
 
 def check_jobs(graph: Graph) -> None:
-    """Refuse before anything runs what words alone can tell of every stage: also of points that no recipe names."""
-    first = {choice.id: choice.jobs[0] for choice in graph.choices.values()}
+    """Check the recipe of every job before any of them runs, including the points of grids, which no file spells out."""
+    first_points = {choice.id: choice.jobs[0] for choice in graph.choices.values()}
     for id_, job in graph.jobs.items():
         try:
-            job_recipe(graph, id_, first)
+            job_recipe(graph, id_, first_points)
         except InputError as error:
             error.problem = f"{job.label}: {error.problem}"
             raise
 
 
-def measures(study: Study, graph: Graph) -> Callable[[str], Measure]:
-    """What is to be measured of each job or choice: all that any method it stands for is asked."""
-    metrics = {name: {"metric": said.metric, **said.settings} for name, said in study.metrics.items()}
-    asked: dict[str, Wanted] = {}
-    everything = wanted(study)
+def measures_of(study: Study, graph: Graph) -> Callable[[str], Measure]:
+    """Return a function from the id of a job or choice to what must be measured of its model, for all its methods."""
+    metrics = {name: {"metric": metric.metric, **metric.settings} for name, metric in study.metrics.items()}
+    by_method = wanted(study)
+    by_id: dict[str, Wanted] = {}
     for (method, task, _), id_ in graph.cells.items():
-        found, own = asked.setdefault(id_, Wanted()), everything[method, task]
-        found.sets |= own.sets
-        found.features = tuple(dict.fromkeys((*found.features, *own.features)))
-        found.map = found.map or own.map
-    return lambda id_: Measure(tuple(asked[id_].sets), metrics, asked[id_].features, asked[id_].map)
+        total, own = by_id.setdefault(id_, Wanted()), by_method[method, task]
+        total.sets |= own.sets
+        total.features = tuple(dict.fromkeys((*total.features, *own.features)))
+        total.map = total.map or own.map
+
+    def measure(id_: str) -> Measure:
+        return Measure(tuple(by_id[id_].sets), metrics, by_id[id_].features, by_id[id_].map)
+
+    return measure
 
 
-# ---- beforehand --------------------------------------------------------------------------------------------------------
-
-# Examples a second that a core trains, and megabytes a trained stage takes, where the store knows no stage like it.
-ROUGHLY = {"frozen": (25_000.0, 1.0), "image": (250.0, 2.0), "vectors": (25_000.0, 0.1), "text": (25.0, 90.0)}
-ENCODED = 80.0  # texts a second that a frozen encoder reads, once for all stages on it
-
-
-def forecast(graph: Graph, store: Path, slots: int) -> dict[str, Any]:
-    """What is in the store, and what the rest would take: seconds and megabytes, as far as can be told without training.
-
-    Jobs that wait for a choice count as not done. A task whose data cannot be read is counted by its limit.
-    """
-    from distilcal.study.job import known, splits_of
-
-    done: set[str] = set()
-    went: dict[str, dict[str, Any]] = {}
-    chosen: dict[str, str] = {}
-    unread: dict[str, str] = {}
-    seconds = disk = 0.0
-    encoded: set[tuple[Any, ...]] = set()
-    for id_ in graph.order():
-        if id_ in graph.choices:
-            choice = graph.choices[id_]
-            if all(point in went for point in choice.jobs):
-                chosen[id_] = best_of(choice, went)
-            continue
-        job = graph.jobs[id_]
-        open_choice = any(needed in graph.choices and needed not in chosen for needed in _all_needs(graph, id_))
-        if job.task not in unread and not open_choice:
-            try:
-                recipe, name = job_recipe(graph, id_, chosen)
-                found = known(as_table(recipe), name, store, keep=not job.candidate)
-            except InputError as error:
-                unread[job.task], found = str(error), None
-            if found is not None:
-                done.add(id_)
-                went[id_] = found
-                continue
-        size = job.data.limit or 10_000
-        if job.task not in unread:
-            size = len(splits_of(job.data).train)
-        kind = _kind(graph, job)
-        rate, megabytes = ROUGHLY[kind]
-        views = 1 + len({term.view for term in job.stage.terms} - {"plain"})
-        seconds += bool(job.stage.terms) * size * job.stage.train.epochs * views / rate
-        disk += megabytes  # points that lose are removed, but when is not known
-        if job.stage.model.frozen:
-            encoded.add((job.task, job.stage.model.name, job.stage.model.layers, size))
-    seconds += sum(size * 2 / ENCODED for *_, size in encoded)
+def gather_results(results: StudyResults) -> dict[str, Any]:
+    """Gather tables, claims, figures, theorems and failures of a study, as ``results.json`` holds them."""
+    study, outcome, graph = results.study, results.outcome, results.graph
+    errors = {**outcome.failed, **outcome.unmeasured}
     return {
-        "done": done,
-        "unread": unread,
-        "seconds": seconds / max(slots, 1),
-        "megabytes": disk + 2.0 * len(encoded),
+        "format": FORMAT,
+        "name": study.name,
+        "title": study.title,
+        "scale": study.scale,
+        "note": study.note,
+        "seeds": list(study.seeds),
+        "level": LEVEL,
+        "tables": [fill_table(results, table) for table in study.tables],
+        "claims": [check_claim(results, claim) for claim in study.claims],
+        "figures": [chart for figure in study.figures for chart in drawn(results, figure)],
+        "theorems": [theorem(settings) for settings in study.theorems],
+        "failures": [{"what": graph.label(id_), "error": error} for id_, error in errors.items()],
+        "jobs": len(graph.jobs),
+        "points": graph.points,
+        "trained": outcome.trained,
     }
 
 
-def _all_needs(graph: Graph, id_: str) -> set[str]:
-    found: set[str] = set()
-    waiting = list(graph.needs(id_))
-    while waiting:
-        other = waiting.pop()
-        if other not in found:
-            found.add(other)
-            if other in graph.jobs:
-                waiting += graph.needs(other)
+# ---- forecast ----------------------------------------------------------------------------------------------------------
+
+# Examples a second that a core trains, and megabytes of a trained stage, by kind of model.
+TYPICAL = {"frozen": (25_000.0, 1.0), "image": (250.0, 2.0), "vectors": (25_000.0, 0.1), "text": (25.0, 90.0)}
+ENCODED = 80.0  # texts a second that a frozen encoder reads, once for all stages on it
+ENCODED_MEGABYTES = 2.0
+UNKNOWN_SIZE = 10_000  # examples of a data set that cannot be read and has no limit
+
+
+@dataclass
+class Forecast:
+    """What is in the store, and what the rest of a study would take."""
+
+    done: set[str] = field(default_factory=set)  # ids of jobs in the store
+    unread: dict[str, str] = field(default_factory=dict)  # task whose data cannot be read → error
+    seconds: float = 0.0
+    megabytes: float = 0.0
+
+
+def forecast(graph: Graph, store: Path, slots: int) -> Forecast:
+    """Estimate what a graph would take, from typical speeds of a core. Trains nothing.
+
+    Jobs that wait for a choice count as not done. A task whose data cannot be read is counted by its limit.
+
+    Parameters
+    ----------
+    graph : Graph
+        The jobs.
+    store : Path
+        Folder of the store.
+    slots : int
+        Jobs that run at a time.
+
+    Returns
+    -------
+    Forecast
+    """
+    from distilcal.study.job import cached_splits
+
+    found = Forecast()
+    results: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, str] = {}
+    encoded: set[tuple[Any, ...]] = set()  # (task, encoder, layers, examples) whose features are computed once
+    for id_ in graph.order():
+        if id_ in graph.choices:
+            choice = graph.choices[id_]
+            if all(job in results for job in choice.jobs):
+                chosen[id_] = best_of(choice, results)
+            continue
+        job = graph.jobs[id_]
+        result = _stored(graph, job, chosen, store, found.unread)
+        if result is not None:
+            found.done.add(id_)
+            results[id_] = result
+            continue
+        size = job.data.limit or UNKNOWN_SIZE
+        if job.task not in found.unread:
+            size = len(cached_splits(job.data).train)
+        speed, megabytes = TYPICAL[_kind(graph, job)]
+        if job.stage.terms:
+            views = 1 + len({term.view for term in job.stage.terms} - {"plain"})
+            found.seconds += size * job.stage.train.epochs * views / speed
+        found.megabytes += megabytes  # losing points are removed, but it is not known when
+        if job.stage.model.frozen:
+            encoded.add((job.task, job.stage.model.name, job.stage.model.layers, size))
+    found.seconds += sum(size * 2 / ENCODED for *_, size in encoded)
+    found.seconds /= max(slots, 1)
+    found.megabytes += ENCODED_MEGABYTES * len(encoded)
     return found
 
 
+def _stored(graph: Graph, job: Job, chosen: dict[str, str], store: Path, unread: dict[str, str]) -> dict[str, Any] | None:
+    """The result of a job that is in the store; tasks whose data cannot be read are added to ``unread``."""
+    from distilcal.study.job import stored_result
+
+    waits_for_choice = any(id_ in graph.choices and id_ not in chosen for id_ in graph.all_needs(job.id))
+    if job.task in unread or waits_for_choice:
+        return None
+    try:
+        recipe, name = job_recipe(graph, job.id, chosen)
+        return stored_result(as_table(recipe), name, store, keep=not job.candidate)
+    except InputError as error:
+        unread[job.task] = str(error)
+        return None
+
+
 def _kind(graph: Graph, job: Job) -> str:
+    """The kind of a job's model: that of the stage it starts from, if it starts from one."""
     from distilcal.models.cifar import NETWORKS
 
     parent = job.needs.get("start_from", "")
@@ -161,4 +234,8 @@ def _kind(graph: Graph, job: Job) -> str:
     model = job.stage.model
     if model.frozen:
         return "frozen"
-    return "image" if model.name in NETWORKS else "vectors" if model.name in ("linear", "mlp", "") else "text"
+    if model.name in NETWORKS:
+        return "image"
+    if model.name in ("linear", "mlp", ""):
+        return "vectors"
+    return "text"

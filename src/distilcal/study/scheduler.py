@@ -1,220 +1,257 @@
-"""Carrying out a graph: what is ready goes to the executor, choices are made as soon as they can be, failures stay local."""
+"""Running a graph of jobs: what is ready goes to the executor, choices are made as soon as possible, failures stay local."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from distilcal.config.loading import as_table
 from distilcal.errors import InputError, StoreError
 from distilcal.io.locks import file_lock
-from distilcal.study.executors import Executor
+from distilcal.study.executors import Executor, error_text
 from distilcal.study.expand import Choice, Graph, job_recipe
+
+logger = logging.getLogger(__name__)
 
 POLL = 0.5  # seconds to wait for a job before looking again
 
 
 @dataclass
 class Outcome:
-    """What came of a graph."""
+    """What running a graph has produced so far. Ids are those of jobs, or of choices where that is said."""
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # job → what it returned
     chosen: dict[str, str] = field(default_factory=dict)  # choice → job
-    measured: dict[str, str] = field(default_factory=dict)  # job or choice → its folder of figures in the store
-    failed: dict[str, str] = field(default_factory=dict)  # job or choice → why
-    unmeasured: dict[str, str] = field(default_factory=dict)  # job or choice that is trained, but not measured → why
-    trained: int = 0
+    measured: dict[str, str] = field(default_factory=dict)  # job or choice → key of its measurements in the store
+    failed: dict[str, str] = field(default_factory=dict)  # job or choice → error
+    unmeasured: dict[str, str] = field(default_factory=dict)  # job or choice that was trained, but not measured → error
+    trained: int = 0  # jobs that were not in the store
     seconds: float = 0.0
 
     def job_of(self, id_: str) -> str:
+        """Return the job that was chosen for a choice; a job stands for itself."""
         return self.chosen.get(id_, id_)
 
 
 @dataclass(frozen=True)
-class News:
-    """How far the graph is: what a progress bar shows."""
+class StudyProgress:
+    """How far a graph is: what a progress bar shows after a job has ended."""
 
     done: int
     total: int
     failed: int
-    running: tuple[str, ...]
-    label: str  # of what just ended
-    result: Mapping[str, Any] | None
+    running: tuple[str, ...]  # labels
+    label: str  # of the job that just ended
+    result: Mapping[str, Any] | None  # what it returned; None if it failed
     error: str
 
 
-def carry_out_graph(
+OnProgress = Callable[[StudyProgress], None]
+
+
+def ignore_progress(progress: StudyProgress) -> None:
+    """Do nothing: the default of ``on_progress``."""
+
+
+def run_graph(
     graph: Graph,
     executor: Executor,
     store: Path,
     measure: Callable[[str], Any],
     *,
     keep_points: bool = False,
-    tell: Callable[[News], None] = lambda news: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> Outcome:
-    """Train every job, make every choice, measure what fills cells. ``measure`` says for a job or choice what is wanted of it.
+    """Run every job, make every choice and measure what fills cells.
 
-    What fails is marked, with all that needs it; the rest goes on. As soon as a choice is made, the models of points that were
-    trained for it and lost are removed from the store, unless ``keep_points``; how their training went stays known.
+    Whatever fails is marked, together with everything that needs it; the rest continues. As soon as a choice is made, the
+    models that were trained for it and lost are removed from the store; the figures of their training stay known.
+
+    Parameters
+    ----------
+    graph : Graph
+        The jobs. Chosen candidates are marked as such in it.
+    executor : Executor
+        Where jobs run.
+    store : Path
+        Folder of the store.
+    measure : callable
+        Id of a job or choice → the ``Measure`` of its model, or None.
+    keep_points : bool
+        Keep the models of points that were not chosen.
+    on_progress : callable
+        Called with a ``StudyProgress`` whenever a job has ended.
+
+    Returns
+    -------
+    Outcome
     """
-    begun = time.perf_counter()
-    outcome = Outcome()
-    run = _Run(graph, executor, store, measure, tell, outcome, keep_points)
+    start_time = time.perf_counter()
+    graph_run = _GraphRun(graph, executor, store, measure, keep_points=keep_points, on_progress=on_progress)
     try:
-        run.go()
+        graph_run.run()
     finally:
-        outcome.seconds = time.perf_counter() - begun
-    return outcome
+        graph_run.outcome.seconds = time.perf_counter() - start_time
+    return graph_run.outcome
 
 
-class _Run:
+class _GraphRun:
+    """The state of a graph that is being run."""
+
     def __init__(
         self,
         graph: Graph,
         executor: Executor,
         store: Path,
         measure: Callable[[str], Any],
-        tell: Callable[[News], None],
-        outcome: Outcome,
+        *,
         keep_points: bool,
+        on_progress: OnProgress,
     ):
-        self.graph, self.executor, self.store, self.measure = graph, executor, store, measure
-        self.tell, self.outcome, self.keep_points = tell, outcome, keep_points
-        self.wanted = graph.measured
-        self.waiting: dict[str, int] = {}  # job or choice → how many it still waits for
-        self.after: dict[str, list[str]] = {}
-        self.ready: deque[str] = deque()
-        self.running: dict[str, str] = {}
-        self.total = len(graph.jobs) + sum(1 for id_ in graph.choices if id_ in self.wanted)
+        self.graph = graph
+        self.executor = executor
+        self.store = store
+        self.measure = measure
+        self.keep_points = keep_points
+        self.on_progress = on_progress
+        self.outcome = Outcome()
+        self.measured = graph.measured
+        self.total = len(graph.jobs) + sum(id_ in self.measured for id_ in graph.choices)
         self.done = 0
-        for id_ in graph.order():
-            needed = set(graph.needs(id_))
-            self.waiting[id_] = len(needed)
-            for other in needed:
-                self.after.setdefault(other, []).append(id_)
-            if not needed:
-                self.ready.append(id_)
+        self.running: dict[str, str] = {}  # id → label
+        self.ready: deque[str] = deque()
+        self.sorter = TopologicalSorter({id_: graph.needs(id_) for id_ in graph.order()})
+        self.sorter.prepare()
 
-    def go(self) -> None:
+    def run(self) -> None:
+        self.ready.extend(self.sorter.get_ready())
         while self.ready or self.running:
             while self.ready and len(self.running) < self.executor.slots:
                 self._start(self.ready.popleft())
-            for name, result in self.executor.finished(POLL):
-                self._ended(name, result)
+            for id_, result in self.executor.finished(POLL):
+                self._finish(id_, result)
 
     def _start(self, id_: str) -> None:
-        """Hand a job to the executor; of a choice, the model that was chosen, to be measured."""
+        """Submit a job, or make a choice and submit the chosen model to be measured."""
         if id_ in self.graph.choices:
-            self._choose(id_)
+            self._choose(self.graph.choices[id_])
             return
-        job = self.graph.jobs[id_]
-        self._submit(id_, id_, keep=not job.candidate, measure=self.measure(id_) if id_ in self.wanted else None)
+        for needed in self.graph.needs(id_):
+            if needed in self.outcome.failed:
+                self._fail(id_, f"needs {self.graph.label(needed)}, which failed")
+                return
+        measure = self.measure(id_) if id_ in self.measured else None
+        self._submit(id_, id_, keep=not self.graph.jobs[id_].candidate, measure=measure)
 
-    def _submit(self, name: str, job: str, *, keep: bool, measure: Any) -> None:
+    def _submit(self, id_: str, job: str, *, keep: bool, measure: Any) -> None:
         try:
             recipe, stage = job_recipe(self.graph, job, self.outcome.chosen)
         except InputError as error:
-            self._fail(name, str(error))
+            self._fail(id_, str(error))
             return
-        self.running[name] = self.graph.jobs[job].label
-        store = str(self.store.resolve())  # a worker may stand in another folder
+        self.running[id_] = self.graph.jobs[job].label
+        store = str(self.store.resolve())  # a worker may have another working directory
         arguments = {"table": as_table(recipe), "name": stage, "store": store, "measure": measure, "keep": keep}
-        self.executor.submit(name, arguments)
+        self.executor.submit(id_, arguments)
 
-    def _choose(self, id_: str) -> None:
-        choice = self.graph.choices[id_]
-        there = [job for job in choice.jobs if job in self.outcome.results]
-        if not there:
-            self._fail(id_, f"no point of the grid could be trained: {self.outcome.failed.get(choice.jobs[0], '')}")
+    def _choose(self, choice: Choice) -> None:
+        trained = tuple(job for job in choice.jobs if job in self.outcome.results)
+        if not trained:
+            reason = self.outcome.failed.get(choice.jobs[0], "")
+            self._fail(choice.id, f"no point of the grid could be trained: {reason}")
             return
-
-        best = best_of(replace(choice, jobs=tuple(there)), self.outcome.results)
-        self.outcome.chosen[id_] = best
+        best = best_of(replace(choice, jobs=trained), self.outcome.results)
+        self.outcome.chosen[choice.id] = best
         self.graph.jobs[best] = replace(self.graph.jobs[best], candidate=False)
+        logger.debug("%s: chosen is %s", choice.label, self.graph.jobs[best].label)
         if not self.keep_points:
             remove_losers(self.graph, self.outcome, self.store, choice)
-        if id_ in self.wanted:
-            self._submit(id_, best, keep=True, measure=self.measure(id_))
+        if choice.id in self.measured:
+            self._submit(choice.id, best, keep=True, measure=self.measure(choice.id))
         else:
-            self._free(id_)
+            self._release(choice.id)
 
-    def _ended(self, name: str, result: dict[str, Any] | BaseException) -> None:
-        label = self.running.pop(name)
+    def _finish(self, id_: str, result: dict[str, Any] | BaseException) -> None:
+        """Record what a job returned or raised."""
+        label = self.running.pop(id_)
         if isinstance(result, BaseException):
             if not isinstance(result, Exception):
-                raise result
-            result = {"error": str(result) if isinstance(result, InputError) else f"{type(result).__name__}: {result}"}
+                raise result  # such as KeyboardInterrupt
+            result = {"error": error_text(result)}
         if "error" in result:
-            self._fail(name, result["error"])
+            self._fail(id_, result["error"])
             return
         self.outcome.trained += bool(result["trained"])
-        self.outcome.results[self.outcome.job_of(name)] = result
+        self.outcome.results[self.outcome.job_of(id_)] = result
         if "measured" in result:
-            self.outcome.measured[name] = result["measured"]
+            self.outcome.measured[id_] = result["measured"]
+        error = result.get("not_measured", "")
+        if error:
+            self.outcome.unmeasured[id_] = error
         self.done += 1
-        why = result.get("not_measured", "")
-        if why:
-            self.outcome.unmeasured[name] = why
-        self._free(name)
-        self.tell(self._news(label, result, why))
+        self._release(id_)
+        self._report(label, result, error)
 
-    def _free(self, id_: str) -> None:
-        """Let go on what waited for this one."""
-        for other in self.after.get(id_, ()):
-            if other in self.outcome.failed:
-                continue
-            self.waiting[other] -= 1
-            if self.waiting[other] == 0:
-                self.ready.append(other)
+    def _fail(self, id_: str, error: str) -> None:
+        """Mark a job or choice as failed; what needs it fails when its turn comes."""
+        self.outcome.failed[id_] = error
+        self.done += id_ in self.graph.jobs or id_ in self.measured
+        self._release(id_)
+        self._report(self.graph.label(id_), None, error)
 
-    def _fail(self, id_: str, why: str) -> None:
-        self.outcome.failed[id_] = why
-        self.done += id_ in self.graph.jobs or id_ in self.wanted
-        label = self.graph.jobs[id_].label if id_ in self.graph.jobs else self.graph.choices[id_].label
-        self.tell(self._news(label, None, why))
-        for other in self.after.get(id_, ()):
-            if other in self.graph.choices:  # a choice is made among those that are left
-                self.waiting[other] -= 1
-                if self.waiting[other] == 0:
-                    self.ready.append(other)
-            elif other not in self.outcome.failed:
-                self._fail(other, f"needs {label}, which failed")
+    def _release(self, id_: str) -> None:
+        """Let start what waited for this job or choice only."""
+        self.sorter.done(id_)
+        self.ready.extend(self.sorter.get_ready())
 
-    def _news(self, label: str, result: Mapping[str, Any] | None, error: str) -> News:
-        return News(self.done, self.total, len(self.outcome.failed), tuple(self.running.values()), label, result, error)
+    def _report(self, label: str, result: Mapping[str, Any] | None, error: str) -> None:
+        running = tuple(self.running.values())
+        self.on_progress(
+            StudyProgress(self.done, self.total, len(self.outcome.failed), running, label=label, result=result, error=error)
+        )
 
 
 def best_of(choice: Choice, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The job with the best figure on dev; the first of equals."""
+    """Return the job with the best figure on dev; the first of equals."""
 
-    def figure(job: str) -> float:
-        return float(results[job]["epochs"][results[job]["best"]]["dev"][choice.by])
+    def dev_figure(job: str) -> float:
+        result = results[job]
+        return float(result["epochs"][result["best"]]["dev"][choice.by])
 
-    return max(choice.jobs, key=figure) if choice.by == "accuracy" else min(choice.jobs, key=figure)
+    if choice.by == "accuracy":
+        return max(choice.jobs, key=dev_figure)
+    return min(choice.jobs, key=dev_figure)
 
 
 def remove_losers(graph: Graph, outcome: Outcome, store: Path, choice: Choice) -> int:
-    """Delete the models of points that lost, if they were trained for a grid; the bytes that are free."""
-    freed = 0
-    kept = {result["key"] for job, result in outcome.results.items() if not graph.jobs[job].candidate}
+    """Remove the models that were trained for a choice and lost; return the number of bytes that are freed.
+
+    Models that another choice still waits for, that somebody else trained, or that are in use stay.
+    """
+    kept_keys = {result["key"] for job, result in outcome.results.items() if not graph.jobs[job].candidate}
     open_choices = [c for c in graph.choices.values() if c.id not in outcome.chosen and c.id not in outcome.failed]
-    waiting = {job for other in open_choices for job in other.jobs}  # points of another grid too
+    waited_for = {job for other in open_choices for job in other.jobs}
+    freed = 0
     for job in choice.jobs:
         result = outcome.results.get(job)
-        if result is None or not graph.jobs[job].candidate or job in waiting or not result.get("own"):
+        if result is None or not result.get("own"):
+            continue
+        if not graph.jobs[job].candidate or job in waited_for or result["key"] in kept_keys:
             continue
         folder = store / "stages" / result["key"]
-        if result["key"] in kept or not folder.exists():
+        if not folder.exists():
             continue
         try:
             with file_lock(store / "locks" / result["key"], busy="in use"):
-                freed += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+                freed += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
                 shutil.rmtree(folder)
         except StoreError:
-            continue  # somebody trains it
+            continue  # another process trains it
     return freed

@@ -1,203 +1,276 @@
 """The best settings of one stage of a recipe: every point of a grid, some at random, or as Optuna proposes them.
 
-The choice is on dev. Test is read once, when the recipe is carried out with the chosen point. Teachers' outputs are in the
-store and shared by all points; an axis of epochs is one run where nothing in it depends on how many there are.
+The choice is made on dev. Test is read once, when the recipe is run with the chosen point. Teachers' outputs are in the store
+and shared by all points; an axis of epochs costs one run where nothing in it depends on their number.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from distilcal.config.loading import to_toml
 from distilcal.config.schema import Recipe, StageSettings
-from distilcal.errors import InputError
+from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.runs import main_stage
 from distilcal.study.executors import Executor
-from distilcal.study.expand import Graph, Point, drawn_points, expand_points, together
-from distilcal.study.scheduler import News, Outcome, carry_out_graph
-from distilcal.study.schema import GridSettings, changed_stage, check_axes, near, points
+from distilcal.study.expand import Graph, Point, collapse_epochs, expand_points, sample_points
+from distilcal.study.scheduler import OnProgress, Outcome, ignore_progress, run_graph
+from distilcal.study.schema import GridSettings, changed_stage, check_axes, check_known, points
 
-ROUND = 4  # points that Optuna proposes at a time, however many run side by side: the same on every machine
-SHOWN = ("accuracy", "nll", "ece", "brier", "entropy")
-Tell = Callable[[News], None]
+ROUND = 4  # points that Optuna proposes at a time, whatever the number of processes: the same on every machine
+SHOWN = ("accuracy", "nll", "ece", "brier", "entropy")  # figures of dev in points.csv
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is searched: a stage of a recipe, the axes of its grid, how points are taken and which figure of dev decides."""
+    """A search over the settings of one stage of a recipe.
+
+    Raises
+    ------
+    InputError
+        If the stage is not trained, or a path or value of the grid is invalid.
+    """
 
     recipe: Recipe
     stage: str
-    axes: tuple[dict[str, Any], ...]
-    choose: Literal["accuracy", "nll"] = "accuracy"
+    axes: tuple[dict[str, Any], ...]  # each: path in the stage → values; paths of one axis move together
+    choose: Literal["accuracy", "nll"] = "accuracy"  # by which figure on dev
     sampler: Literal["grid", "random", "optuna"] = "grid"
     count: int = 0  # of points, for random and Optuna
     seed: int = 0  # of the draw
 
     def __post_init__(self) -> None:
-        own = self.recipe.stages[self.stage]
-        if not own.terms:
+        settings = self.recipe.stages[self.stage]
+        if not settings.terms:
             raise InputError(f"stages.{self.stage} is not trained", remedy="sweep a stage with terms")
         check_axes(self.axes, "--grid")
         paths = [path for axis in self.axes for path in axis]
-        twice = [path for path in paths if paths.count(path) > 1]
-        if twice:
-            raise InputError(f"--grid names {twice[0]} twice", remedy="give all its values at once")
-        for point in points(self.axes):  # an unknown path, or a value that cannot be, is refused here
-            stage = changed_stage(own, point)
+        for path in paths:
+            if paths.count(path) > 1:
+                raise InputError(f"duplicate --grid {path}", remedy="give all its values at once")
+        for point in points(self.axes):  # an unknown path or an invalid value raises here
+            stage = changed_stage(settings, point)
             self.recipe.replace(stages={**self.recipe.stages, self.stage: stage})
 
-    @property
-    def grid(self) -> GridSettings:
-        return GridSettings(stages=(self.stage,), axes=self.axes, choose=self.choose)
+    def collapsed(self) -> tuple[list[dict[str, Any]], StageSettings]:
+        """Return the axes that need runs of their own, and the stage that covers an axis of epochs."""
+        grid = GridSettings(stages=(self.stage,), axes=self.axes, choose=self.choose)
+        return collapse_epochs(grid, self.recipe.stages[self.stage])
 
     @property
-    def one_run(self) -> bool:
+    def is_collapsed(self) -> bool:
         """Whether an axis of epochs is covered by one run."""
-        return len(together(self.grid, self.recipe.stages[self.stage])[0]) < len(self.axes)
+        return len(self.collapsed()[0]) < len(self.axes)
 
-    @property
-    def runs(self) -> tuple[list[Point], StageSettings]:
-        """The points that are runs of their own, and the stage that covers what one run can cover."""
-        axes, stage = together(self.grid, self.recipe.stages[self.stage])
-        return points(axes), stage
+    def runs(self) -> list[Point]:
+        """Return the points that need runs of their own."""
+        return points(self.collapsed()[0])
 
 
-def axes_from(texts: Sequence[str], recipe: Recipe, stage: str = "") -> tuple[str, tuple[dict[str, Any], ...]]:
-    """The stage and the axes of ``--grid`` options: ``key=a,b,c``, or ``key=a,b;other=c,d`` for keys that move together.
+def parse_axes(texts: Sequence[str], recipe: Recipe, stage: str = "") -> tuple[str, tuple[dict[str, Any], ...]]:
+    """Parse ``--grid`` options: ``key=a,b,c``, or ``key=a,b;other=c,d`` for keys that move together.
 
-    A key is a path in the recipe (``stages.student.train.lr``), or in the stage (``train.lr``).
+    Parameters
+    ----------
+    texts : sequence of str
+        The options. A key is a path in the recipe (``stages.student.train.lr``) or in the stage (``train.lr``).
+    recipe : Recipe
+        Whose stage is searched.
+    stage : str
+        The stage, if no key names it; empty: the recipe's student.
+
+    Returns
+    -------
+    stage : str
+    axes : tuple of dict
+        Path in the stage → values, one table for each option.
+
+    Raises
+    ------
+    InputError
+        If an option cannot be parsed, or the keys name several stages or an unknown one.
     """
-    found = {stage} if stage else set()
+    stages = {stage} if stage else set()
     axes: list[dict[str, Any]] = []
     for text in texts:
         axis: dict[str, Any] = {}
         for part in text.split(";"):
             path, equals, values = part.partition("=")
-            keys = path.strip().split(".")
             if not equals or not values.strip():
                 raise InputError(f"--grid {text!r} is not key=a,b,c", remedy="write it as stages.student.train.lr=1e-5,3e-5")
+            keys = path.strip().split(".")
             if keys[0] == "stages" and len(keys) > 2:
-                found.add(keys[1])
+                stages.add(keys[1])
                 keys = keys[2:]
-            axis[".".join(keys)] = _values(values, text)
+            axis[".".join(keys)] = _parse_values(values, text)
         if len({len(values) for values in axis.values()}) > 1:
             raise InputError(f"--grid {text!r}: keys that move together need as many values each")
         axes.append(axis)
-    if len(found) > 1:
-        raise InputError(f"--grid names {' and '.join(sorted(found))}", remedy="sweep one stage at a time, teachers first")
-    own = found.pop() if found else main_stage({n: {"teacher": s.teacher} for n, s in recipe.stages.items()})
-    if own not in recipe.stages:
-        raise InputError(f"there is no stage {own!r}", remedy=f"did you mean {near(own, recipe.stages)}?")
-    return own, tuple(axes)
+    if len(stages) > 1:
+        names = " and ".join(sorted(stages))
+        raise InputError(f"--grid names {names}", remedy="sweep one stage at a time, teachers first")
+    name = stages.pop() if stages else main_stage({n: {"teacher": s.teacher} for n, s in recipe.stages.items()})
+    check_known(name, recipe.stages, "there is no stage")
+    return name, tuple(axes)
 
 
-def _values(text: str, whole: str) -> list[Any]:
-    import tomllib
-
+def _parse_values(text: str, option: str) -> list[Any]:
+    """The values of a key, as TOML reads them; words need no quotes."""
     try:
         values: list[Any] = tomllib.loads(f"v = [{text}]")["v"]
     except tomllib.TOMLDecodeError:
         values = [part.strip() for part in text.split(",")]
     if not values:
-        raise InputError(f"--grid {whole!r} has no values")
+        raise InputError(f"--grid {option!r} has no values")
     return values
 
 
-def run_sweep(sweep: Sweep, folder: Path, store: Path, executor: Executor, *, tell: Tell = lambda news: None) -> dict[str, Any]:
-    """Train the points, choose on dev, and leave every point (``points.csv``) and the chosen recipe (``best.toml``)."""
+def run_sweep(
+    sweep: Sweep, folder: Path, store: Path, executor: Executor, *, on_progress: OnProgress = ignore_progress
+) -> dict[str, Any]:
+    """Train the points, choose the best on dev, and write ``points.csv``, ``best.toml`` and ``sweep.json``.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        What is searched.
+    folder : Path
+        Of the results.
+    store : Path
+        Folder of the store.
+    executor : Executor
+        Where jobs run.
+    on_progress : callable
+        Called with a ``StudyProgress`` whenever a job has ended.
+
+    Returns
+    -------
+    dict
+        What ``sweep.json`` holds, and ``recipe``: the recipe with the chosen point.
+
+    Raises
+    ------
+    InputError
+        If no point could be trained.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    all_, stage = sweep.runs
-    recipe = sweep.recipe.replace(stages={**sweep.recipe.stages, sweep.stage: stage})
+    _, covering = sweep.collapsed()
+    recipe = sweep.recipe.replace(stages={**sweep.recipe.stages, sweep.stage: covering})
+    candidates = sweep.runs()
     if sweep.sampler == "optuna":
-        taken = _proposed(sweep, recipe, all_, executor, store, tell)
-    else:
-        taken = drawn_points(all_, sweep.count if sweep.sampler == "random" else 0, sweep.seed)
-    graph = expand_points(recipe, sweep.stage, taken, sweep.choose)
-    outcome = carry_out_graph(graph, executor, store, lambda id_: None, tell=tell)
-    choice = next(iter(graph.choices.values()))
+        candidates = _optuna_points(sweep, recipe, candidates, executor, store, on_progress)
+    elif sweep.sampler == "random":
+        candidates = sample_points(candidates, sweep.count, sweep.seed)
+    graph = expand_points(recipe, sweep.stage, candidates, sweep.choose)
+    outcome = run_graph(graph, executor, store, _measure_nothing, on_progress=on_progress)
+    (choice,) = graph.choices.values()
     if choice.id not in outcome.chosen:
         raise InputError("no point could be trained", remedy=next(iter(outcome.failed.values()), ""))
     best = outcome.chosen[choice.id]
     with atomic_write(folder / "points.csv") as file:
-        file.write(_table(sweep, graph, outcome, taken, best).encode())
-    won = recipe.replace(stages={**recipe.stages, sweep.stage: graph.jobs[best].stage})
+        file.write(_points_table(sweep, graph, outcome, candidates).encode())
+    best_recipe = recipe.replace(stages={**recipe.stages, sweep.stage: graph.jobs[best].stage})
     with atomic_write(folder / "best.toml") as file:
-        file.write(to_toml(won).encode())
+        file.write(to_toml(best_recipe).encode())
     result = outcome.results[best]
-    kept = result["epochs"][result["best"]]
     facts = {
         "stage": sweep.stage,
-        "chosen": {path: value for job, point in zip(choice.jobs, taken, strict=True) if job == best for path, value in point},
+        "chosen": dict(candidates[choice.jobs.index(best)]),
         "epochs": result["best"] + 1,
         "by": sweep.choose,
-        "dev": kept["dev"],
+        "dev": result["epochs"][result["best"]]["dev"],
         "points": len(points(sweep.axes)),
-        "runs": len(taken),
-        "failed": {graph.jobs[id_].label: why for id_, why in outcome.failed.items() if id_ in graph.jobs},
+        "runs": len(candidates),
+        "failed": {graph.jobs[id_].label: error for id_, error in outcome.failed.items() if id_ in graph.jobs},
         "seconds": outcome.seconds,
     }
     write_json(folder / "sweep.json", facts)
-    return {**facts, "recipe": won}
+    return {**facts, "recipe": best_recipe}
 
 
-def _proposed(sweep: Sweep, recipe: Recipe, all_: list[Point], executor: Executor, store: Path, tell: Tell) -> list[Point]:
-    """Points as Optuna's sampler proposes them, as many at a time as can run side by side."""
+def _measure_nothing(id_: str) -> None:
+    """A sweep needs the history of its runs only: test is not read."""
+
+
+def _optuna_points(
+    sweep: Sweep, recipe: Recipe, all_points: list[Point], executor: Executor, store: Path, on_progress: OnProgress
+) -> list[Point]:
+    """The points that Optuna's sampler proposes, a few at a time; it learns from the figures of each round."""
     try:
         import optuna
     except ImportError:
-        raise InputError("optuna is not installed", remedy="pip install 'distilcal[optuna]'") from None
+        raise MissingDependencyError("optuna is not installed", remedy="pip install 'distilcal[optuna]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    axes, _ = together(sweep.grid, sweep.recipe.stages[sweep.stage])
-    sampler = optuna.samplers.TPESampler(seed=sweep.seed)
-    search = optuna.create_study(direction="maximize" if sweep.choose == "accuracy" else "minimize", sampler=sampler)
+    axes, _ = sweep.collapsed()
     lengths = [len(next(iter(axis.values()))) for axis in axes]
-    taken: list[Point] = []
-    wanted = min(sweep.count or len(all_), len(all_))
-    asked = 0
-    while len(taken) < wanted and asked < 20 * wanted:  # a sampler that keeps to known points ends too
-        trials = [search.ask() for _ in range(min(ROUND, wanted - len(taken)))]
-        asked += len(trials)
-        places = [[t.suggest_categorical(str(i), list(range(n))) for i, n in enumerate(lengths)] for t in trials]
-        round_ = [
-            tuple((path, values[i]) for axis, i in zip(axes, place, strict=True) for path, values in axis.items())
-            for place in places
-        ]
-        graph = expand_points(recipe, sweep.stage, round_, sweep.choose)
-        outcome = carry_out_graph(graph, executor, store, lambda id_: None, tell=tell)
-        jobs = next(iter(graph.choices.values())).jobs
-        for trial, job in zip(trials, jobs, strict=True):
+    direction: Literal["maximize", "minimize"] = "maximize" if sweep.choose == "accuracy" else "minimize"
+    search = optuna.create_study(direction=direction, sampler=optuna.samplers.TPESampler(seed=sweep.seed))
+    count = min(sweep.count or len(all_points), len(all_points))
+    proposed: list[Point] = []
+    trial_count = 0
+    while len(proposed) < count and trial_count < 20 * count:  # a sampler that repeats known points must end too
+        trials = [search.ask() for _ in range(min(ROUND, count - len(proposed)))]
+        trial_count += len(trials)
+        candidates = [_trial_point(trial, axes, lengths) for trial in trials]
+        graph = expand_points(recipe, sweep.stage, candidates, sweep.choose)
+        outcome = run_graph(graph, executor, store, _measure_nothing, on_progress=on_progress)
+        (choice,) = graph.choices.values()
+        for trial, job in zip(trials, choice.jobs, strict=True):
             if job in outcome.results:
                 result = outcome.results[job]
                 search.tell(trial, result["epochs"][result["best"]]["dev"][sweep.choose])
             else:
                 search.tell(trial, state=optuna.trial.TrialState.FAIL)
-        taken += [point for i, point in enumerate(round_) if point not in taken and point not in round_[:i]]
-    return taken
+        for point in candidates:
+            if point not in proposed:
+                proposed.append(point)
+    return proposed
 
 
-def _table(sweep: Sweep, graph: Graph, outcome: Outcome, taken: Sequence[Point], best: str) -> str:
-    """Every point with its figures on dev; where one run covers several numbers of epochs, a line for each."""
+def _trial_point(trial: Any, axes: Sequence[dict[str, Any]], lengths: Sequence[int]) -> Point:
+    """The point of a trial: Optuna suggests a position on every axis."""
+    pairs: list[tuple[str, Any]] = []
+    for number, (axis, length) in enumerate(zip(axes, lengths, strict=True)):
+        position = trial.suggest_categorical(str(number), list(range(length)))
+        pairs += [(path, values[position]) for path, values in axis.items()]
+    return tuple(pairs)
+
+
+def _points_table(sweep: Sweep, graph: Graph, outcome: Outcome, candidates: Sequence[Point]) -> str:
+    """Every point with its figures on dev as CSV; where one run covers several numbers of epochs, a line for each."""
+    (choice,) = graph.choices.values()
+    best = outcome.chosen[choice.id]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = list(dict.fromkeys(path for point in taken for path, _ in point))
-    writer.writerow([*names, "epochs", *(f"dev_{name}" for name in SHOWN), "chosen", "seconds", "error"])
-    choice, one_run = next(iter(graph.choices.values())), sweep.one_run
-    for job, point in zip(choice.jobs, taken, strict=True):
-        said = dict(point)
+    paths = list(dict.fromkeys(path for point in candidates for path, _ in point))
+    writer.writerow([*paths, "epochs", *(f"dev_{name}" for name in SHOWN), "chosen", "seconds", "error"])
+    for job, point in zip(choice.jobs, candidates, strict=True):
+        values = dict(point)
+        columns = [values[path] for path in paths]
         if job not in outcome.results:
-            writer.writerow([*(said[n] for n in names), "", *([""] * len(SHOWN)), "", "", outcome.failed.get(job, "")])
+            no_figures = [""] * len(SHOWN)
+            writer.writerow([*columns, "", *no_figures, "", "", outcome.failed.get(job, "")])
             continue
-        result, among = outcome.results[job], graph.jobs[job].stage.train.choose_among
-        for number, epoch in enumerate(result["epochs"]):
-            if (not among or number + 1 in among) if one_run else number == result["best"]:
-                chosen = job == best and number == result["best"]
-                row = [*(said[n] for n in names), number + 1, *(epoch["dev"][name] for name in SHOWN)]
-                writer.writerow([*row, "yes" if chosen else "", round(epoch["seconds"], 3), ""])
+        result = outcome.results[job]
+        for number in _shown_epochs(sweep, graph.jobs[job].stage, result):
+            epoch = result["epochs"][number]
+            is_chosen = job == best and number == result["best"]
+            figures = [epoch["dev"][name] for name in SHOWN]
+            chosen = "yes" if is_chosen else ""
+            writer.writerow([*columns, number + 1, *figures, chosen, round(epoch["seconds"], 3), ""])
     return text.getvalue()
+
+
+def _shown_epochs(sweep: Sweep, stage: StageSettings, result: dict[str, Any]) -> list[int]:
+    """The epochs of a run that are points of the grid, counted from 0; without an axis of epochs, the kept one."""
+    if not sweep.is_collapsed:
+        return [result["best"]]
+    choose_among = stage.train.choose_among
+    return [number for number in range(len(result["epochs"])) if not choose_among or number + 1 in choose_among]

@@ -1,0 +1,33 @@
+"""The studies of the papers: scales that agree, grids of the right size."""
+
+from __future__ import annotations
+
+import pytest
+
+from distilcal.study.expand import expand
+from distilcal.study.schema import points, read_study, study_names
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_cell_of_the_full_scale_exists_in_the_small_one(name):
+    full, small = (read_study(name, scale, seeds=1) for scale in ("full", "small"))
+    cells = [set(expand(study).cells) for study in (full, small)]
+    assert cells[0] == cells[1] != set()
+    assert str(full.tables) == str(small.tables)
+    for study in (full, small):
+        asked = {(m, t) for m, t, _ in expand(study).cells}
+        assert {m for m, _ in asked} <= set(study.methods)
+        assert set(study.tasks) == {t for _, t in asked}, "a task that no table looks at"
+
+
+def test_the_grids_of_p003_are_the_paper_s():
+    study = read_study("p003", "full")
+    sizes = {name: len(points(grid.axes)) for name, grid in study.grids.items()}
+    assert sizes == {"erm": 70, "ls": 630, "kd": 630, "ls-fine": 1960, "kd-tau": 1960}
+    graph = expand(study)
+    assert graph.points == 4 * (2 * 70 + 5 * 630 + 5 * 1960)
+    assert len(graph.choices) == 4 * 12
+    # one run for ten numbers of epochs; τ = 1, α = 0.5 of KD and α = 0.1 of LS stand in two grids and are trained once
+    assert len(graph.jobs) == 4 * (2 * 7 + 5 * 63 + 5 * 196) - 4 * (3 * 7 + 2 * 7)
+    taught = [job for job in graph.jobs.values() if "standard-kd ·" in job.label]
+    assert all(job.needs["teacher"] in graph.choices for job in taught)
