@@ -96,7 +96,10 @@ def test_every_metric_is_listed_and_documented():
     for name, function in METRICS.items():
         text = inspect.getdoc(function)
         assert ">>>" in text, name
-        assert "In [" in text, f"{name} does not say its range"
+        assert "Range [" in text, f"{name} does not say its range"
+        assert "is better" in text or "no direction" in text, f"{name} does not say its direction"
+        for section in ("Parameters", "Returns", "Examples"):
+            assert f"{section}\n---" in text, f"{name} has no {section}"
         assert definition(name, {}), name
         assert list(inspect.signature(function).parameters)[:2] == ["probs", "labels"]
     assert set(CALIBRATION_ERRORS) < set(METRICS)

@@ -19,38 +19,28 @@ from distilcal.metrics.bootstrap import (
     reliability,
     replicates,
 )
+from distilcal.metrics.class_wise import ace, sce, tace
 from distilcal.metrics.definitions import (
     CALIBRATION_ERRORS,
+    HIGHER_IS_BETTER,
     HUMAN_METRICS,
     METRICS,
+    NO_DIRECTION,
     TOP_LABEL,
-    accuracy,
-    ace,
-    ada_ece,
-    brier,
-    confidence,
-    debiased_ece,
     definition,
-    ece,
-    entropy,
-    human_cross_entropy,
-    human_ece,
-    human_tv,
-    ks,
-    mce,
-    metric,
-    nll,
-    oe,
-    rmsce,
-    sce,
-    smooth_ece,
-    tace,
+    parameters,
 )
+from distilcal.metrics.human import human_cross_entropy, human_ece, human_tv
+from distilcal.metrics.metric import metric
+from distilcal.metrics.scores import accuracy, brier, confidence, entropy, nll
+from distilcal.metrics.top_label import ada_ece, debiased_ece, ece, ks, mce, oe, rmsce, smooth_ece
 
 __all__ = [
     "CALIBRATION_ERRORS",
+    "HIGHER_IS_BETTER",
     "HUMAN_METRICS",
     "METRICS",
+    "NO_DIRECTION",
     "TOP_LABEL",
     "Comparison",
     "Difference",
@@ -79,6 +69,7 @@ __all__ = [
     "nll",
     "oe",
     "paired_interval",
+    "parameters",
     "reliability",
     "replicates",
     "rmsce",

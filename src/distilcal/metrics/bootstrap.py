@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError
+from distilcal.metrics.class_wise import SHARED_VARIANTS, class_means
 from distilcal.metrics.definitions import (
     CALIBRATION_ERRORS,
     HIGHER_IS_BETTER,
     HUMAN_METRICS,
     METRICS,
     NO_DIRECTION,
-    SOUND_CLASS_WISE,
     TOP_LABEL,
-    class_means,
     definition,
     parameters,
 )
@@ -326,7 +325,7 @@ Chosen = Mapping[str, tuple[OnRows, Mapping[str, Any], str]]  # what to call, it
 
 def _score(rows: Rows, chosen: Chosen) -> dict[str, FloatArray]:
     """Every chosen metric on the same rows; the class-wise ones share one visit to each class."""
-    sound = {name: p for name, (_, p, _) in chosen.items() if p.get("variant") == SOUND_CLASS_WISE.get(name, "")}
+    sound = {name: p for name, (_, p, _) in chosen.items() if p.get("variant") == SHARED_VARIANTS.get(name, "")}
     shared = class_means(rows, sound) if sound else {}
     return {name: shared[name] if name in shared else call(rows) for name, (call, _, _) in chosen.items()}
 

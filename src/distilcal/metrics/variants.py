@@ -1,19 +1,19 @@
-"""Binning rules of released programs that lose samples or add bins, kept so that published figures can be reproduced.
+"""Binning rules of released programs that lose samples or add bins, kept so that published numbers can be reproduced.
 
-Each rule maps scores (N,) to a bin number, -1 for a score that the program puts in no bin. Do not use them for new work:
-the sound definitions are the defaults in ``definitions``.
+Each rule maps scores (N,) to a bin number, -1 for a score that the program puts in no bin. Do not use them for new work: the
+sound definitions are the defaults of the metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.predictions import FloatArray, IntArray
 
-Rule = Callable[[FloatArray, int], IntArray]
+Rule = Callable[[FloatArray, int], IntArray]  # scores (N,), number of bins → bin of each score
 
 
 def width_open_at_zero(scores: FloatArray, bins: int) -> IntArray:
@@ -47,21 +47,90 @@ def mass_gce(scores: FloatArray, bins: int) -> IntArray:
     return np.searchsorted(np.sort(scores)[np.minimum(ranks, len(scores) - 1)], scores, side="right")
 
 
-def binned_gaps(scores: FloatArray, hits: NDArray[np.bool_], bins: int, rule: Rule) -> tuple[FloatArray, FloatArray]:
-    """Rows and |hits - scores| of every bin of a rule."""
+def top_label_error(probs: FloatArray, labels: IntArray, bins: int, rule: Rule, *, squared: bool = False) -> float:
+    """Compute a top-label calibration error with the bins of a rule.
+
+    Parameters
+    ----------
+    probs : array (N, K)
+        Predicted probabilities.
+    labels : array (N,)
+        Class indices.
+    bins : int
+        Number of bins.
+    rule : callable
+        A binning rule of this module.
+    squared : bool
+        Whether to compute the root mean square gap instead of the mean gap.
+
+    Returns
+    -------
+    float
+    """
+    predicted = probs.argmax(axis=1)
+    confidence = probs[np.arange(len(probs)), predicted]
+    count, gap = _binned_gaps(confidence, predicted == labels, bins, rule)
+    if squared:
+        return float(np.sqrt((gap**2 / np.maximum(count, 1)).sum() / len(probs)))
+    return float(gap.sum() / len(probs))
+
+
+def class_wise_error(probs: FloatArray, labels: IntArray, bins: int, rule: Rule, *, above: float | None = None) -> float:
+    """Compute a class-wise calibration error with the bins of a rule.
+
+    Parameters
+    ----------
+    probs : array (N, K)
+        Predicted probabilities.
+    labels : array (N,)
+        Class indices.
+    bins : int
+        Number of bins.
+    rule : callable
+        A binning rule of this module.
+    above : float, optional
+        Leaves out probabilities up to this value, also from the number of rows that the sum is divided by.
+
+    Returns
+    -------
+    float
+        The mean over classes of the sum of gaps, divided by all rows, whether the rule put them in a bin or not.
+    """
+    errors = []
+    for k in range(probs.shape[1]):
+        scores, hits = probs[:, k], labels == k
+        if above is not None:
+            kept = scores > above
+            scores, hits = scores[kept], hits[kept]
+        _, gap = _binned_gaps(scores, hits, bins, rule)
+        errors.append(float(gap.sum() / max(len(scores), 1)))
+    return float(np.mean(errors))
+
+
+def ks_in_given_order(probs: FloatArray, labels: IntArray) -> float:
+    """Compute the Kolmogorov–Smirnov error with rows of equal confidence in the given order, as the released code does.
+
+    Parameters
+    ----------
+    probs : array (N, K)
+        Predicted probabilities.
+    labels : array (N,)
+        Class indices.
+
+    Returns
+    -------
+    float
+    """
+    predicted = probs.argmax(axis=1)
+    confidence = probs[np.arange(len(probs)), predicted]
+    order = np.argsort(confidence, kind="stable")
+    return float(np.abs(np.cumsum((confidence - (predicted == labels))[order])).max() / len(probs))
+
+
+def _binned_gaps(scores: FloatArray, hits: NDArray[np.bool_], bins: int, rule: Rule) -> tuple[FloatArray, FloatArray]:
+    """Return the rows and |hits - scores| of every bin of a rule."""
     cell = rule(scores, bins)
     kept = cell >= 0
     cell, scores, hits = cell[kept], scores[kept], hits[kept]
     count = np.bincount(cell).astype(np.float64)
     return count, np.abs(np.bincount(cell, hits) - np.bincount(cell, scores))
-
-
-def one_vs_rest(probs: FloatArray, labels: IntArray) -> Iterator[tuple[FloatArray, NDArray[np.bool_]]]:
-    """Scores and hits of every class."""
-    for k in range(probs.shape[1]):
-        yield probs[:, k], labels == k
-
-
-def gap_of_class(scores: FloatArray, hits: NDArray[np.bool_], bins: int, rule: Rule) -> float:
-    """Sum of |hits - scores| over the bins, divided by all rows, whether the rule kept them or not."""
-    return float(binned_gaps(scores, hits, bins, rule)[1].sum() / max(len(scores), 1))
