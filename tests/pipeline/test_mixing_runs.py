@@ -19,7 +19,7 @@ from distilcal.models import base, load_classifier
 from distilcal.models.base import Mix
 from distilcal.models.cifar import network as picture_body
 from distilcal.pipeline import plan, run_recipe
-from distilcal.training.batches import Source
+from distilcal.training.batches import BatchSource
 from distilcal.views import Mixing
 from distilcal.views.mixing import boxes
 
@@ -60,7 +60,7 @@ class Seen:
     """What every mixing view was given and made, by stage; the network is asked again for what it says about each example."""
 
     def __init__(self, monkeypatch):
-        self.calls, self.asked, call, ask = [], [], Mixing.__call__, Source._ask
+        self.calls, self.asked, call, ask = [], [], Mixing.__call__, BatchSource.run_teacher
 
         def spying(view, network, batch):
             made = call(view, network, batch)
@@ -74,14 +74,14 @@ class Seen:
             return ask(source, inputs, mix)
 
         monkeypatch.setattr(Mixing, "__call__", spying)
-        monkeypatch.setattr(Source, "_ask", asking)
+        monkeypatch.setattr(BatchSource, "run_teacher", asking)
 
     @staticmethod
     def facts(view, network, batch, made, rows, keep):
         found = {"view": view, "rows": batch.rows, "partners": rows, "keep": keep, "made": made, "batch": batch}
         if rows is not None:
             found["share"] = view._shares(batch)
-            found["other"] = batch.fetch(rows, 0, False)
+            found["other"] = batch.load_rows(rows, 0, False)
             found["own_said"], found["other_said"] = network(batch.inputs), network(found["other"].inputs)
             if view.settings.kind == "mixup" and "input_ids" in batch.inputs:
                 mix = Mix(found["share"], other=found["other"].inputs)

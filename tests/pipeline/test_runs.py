@@ -189,10 +189,10 @@ def die():
     if calls["n"] == count:
         os.kill(os.getpid(), signal.SIGKILL)
 if point == "step":
-    step = loop._Loop._backward
+    step = loop.add_gradient
     def backward(self, *a):
         die(); return step(self, *a)
-    loop._Loop._backward = backward
+    loop.add_gradient = backward
 elif point == "save":
     save = checkpoint.save_file
     def half(tensors, path, metadata):

@@ -35,7 +35,7 @@ def slow_work(arguments):
 
     mark = arguments["store"] + "/killed"
     if not os.path.exists(mark) and arguments["keep"]:
-        real, calls = loop._Loop._backward, []
+        real, calls = loop.add_gradient, []
 
         def backward(self, *given):
             calls.append(1)
@@ -45,7 +45,7 @@ def slow_work(arguments):
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(self, *given)
 
-        loop._Loop._backward = backward
+        loop.add_gradient = backward
     return executors.run_in_worker(arguments)
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from distilcal.config.schema import ModelSettings, TrainSettings
 from distilcal.data import Dataset
-from distilcal.errors import InputError
+from distilcal.errors import InputError, TrainingError
 from distilcal.io.folders import DamagedWarning
 from distilcal.losses import LOSSES
 from distilcal.models import make_classifier
@@ -278,7 +278,7 @@ def test_logits_of_a_teacher_reach_the_loss_bit_for_bit():
 
 
 def test_a_loss_that_explodes_says_so():
-    with pytest.raises(InputError, match="became nan in epoch 1.*lower lr|not finite any more.*lower lr"):
+    with pytest.raises(TrainingError, match="became nan in epoch 1.*lower lr|not finite any more.*lower lr"):
         fit(student(), TRAIN, DEV, [term("cross_entropy")], TrainSettings(lr=1e30, epochs=3, clip=0.0, optimizer="sgd"))
 
 

@@ -16,7 +16,7 @@ from distilcal.errors import InputError  # noqa: E402
 from distilcal.losses import LOSSES, cross_entropy  # noqa: E402
 from distilcal.models.base import Mix, Output, PictureNetwork, VectorNetwork  # noqa: E402
 from distilcal.models.cifar import network as picture_body  # noqa: E402
-from distilcal.views import Batch, Draws, build_term, build_view, kept, plain  # noqa: E402
+from distilcal.views import Batch, StepContext, build_term, build_view, plain, select_kept_rows  # noqa: E402
 from distilcal.views.mixing import box_mask, boxes  # noqa: E402
 from distilcal.views.pairs import current_saliency, extreme_partners  # noqa: E402
 
@@ -39,8 +39,8 @@ class Told:
         return Output(values, values)
 
 
-class Fixed(Draws):
-    """Draws whose first random numbers are given: whether to change, the share, the permutation, the centre."""
+class Fixed(StepContext):
+    """StepContext whose first random numbers are given: whether to change, the share, the permutation, the centre."""
 
     def __init__(self, rows, share=0.5, permutation=None, centre=None):
         object.__setattr__(self, "rows", np.asarray(rows))
@@ -108,7 +108,7 @@ def test_mixup_mixes_what_its_authors_mix(case):
     logits = torch.tensor(given["logits_of_mixed"], dtype=torch.float64)
     network = Told(logits)
     batch = batch_of(x, given["labels"], "pixels" if x.dim() == 4 else "vectors")
-    batch.draws = Fixed(np.arange(len(x)), case["params"]["lambda"], given["perm"])
+    batch.step = Fixed(np.arange(len(x)), case["params"]["lambda"], given["perm"])
     view = build_view(ViewSettings(), logits.shape[1])(network, batch)
     shown = next(iter(network.shown[-1][0].values()))
     np.testing.assert_allclose(shown, expected.get("mixed_x", expected.get("mixed_hidden")), atol=1e-7)
@@ -141,7 +141,7 @@ def test_cutmix_pastes_what_its_authors_paste(case):
     x, logits = (torch.tensor(given[k], dtype=torch.float64) for k in ("x", "logits_of_mixed"))
     network = Told(logits)
     batch = batch_of(x, given["labels"], "pixels")
-    batch.draws = Fixed(np.arange(len(x)), case["params"]["lambda_drawn"], given["perm"], case["params"]["center"])
+    batch.step = Fixed(np.arange(len(x)), case["params"]["lambda_drawn"], given["perm"], case["params"]["center"])
     view = build_view(ViewSettings(kind="cutmix"), logits.shape[1])(network, batch)
     np.testing.assert_allclose(network.shown[-1][0]["pixels"], expected["mixed_x"])
     assert float(view.targets.max(dim=1).values[0]) == pytest.approx(
@@ -153,7 +153,7 @@ def test_cutmix_pastes_what_its_authors_paste(case):
 def test_cutout_cuts_what_its_authors_cut():
     for height, width, length, cy, cx, y1, y2, x1, x2, zeroed in GOLDEN["cutout_masks"]["expected"]["rows"]:
         batch = batch_of(torch.ones(2, 3, height, width), [0, 1], "pixels")
-        batch.draws = Fixed(np.arange(2), centre=(cy, cx))
+        batch.step = Fixed(np.arange(2), centre=(cy, cx))
         network = Told()
         view = build_view(ViewSettings(kind="cutout", length=length), 3)(network, batch)
         shown = network.shown[-1][0]["pixels"]
@@ -171,7 +171,7 @@ def test_easy_and_ambiguous_mix_to_the_golden_loss():
     logits = torch.tensor(given["logits_easy"] + given["logits_ambiguous"], dtype=torch.float64)
     labels = given["labels_easy"] + given["labels_ambiguous"]
     batch = batch_of(logits, labels)
-    batch.draws = Fixed(np.arange(8), case["params"]["lambda"], [4, 5, 6, 7, 0, 1, 2, 3])
+    batch.step = Fixed(np.arange(8), case["params"]["lambda"], [4, 5, 6, 7, 0, 1, 2, 3])
     view = build_view(ViewSettings(kind="manifold"), 3)(Told(), batch)
     first = cross_entropy(view.logits[:4], view.targets[:4])  # easy rows with their ambiguous partners
     assert float(first) == pytest.approx(case["expected"]["mix_loss_batch_mean"], rel=1e-6)
@@ -188,7 +188,7 @@ def salient_views(case, variant="paper"):
     probs[np.arange(8), labels] = 1 - stored[np.arange(8), labels]
     dynamics = dynamics_of(np.log(probs), np.array(labels), [1.0] * 4 + [0.0] * 4)
     batch = batch_of(logits, labels)
-    batch.draws = Fixed(np.arange(8), params["lambda"])
+    batch.step = Fixed(np.arange(8), params["lambda"])
     seen = {"plain": plain(Told(), batch)}
     for which in ("similar", "dissimilar"):
         settings = ViewSettings(kind="manifold", pairs=which, candidates="batch", variant=variant)
@@ -218,7 +218,7 @@ def test_aum_saliency_is_the_paper_s_objective(case):
         build_term("cross_entropy", 0.1, "similar", mixed),
         build_term("cross_entropy", 0.1, "dissimilar", mixed),
     ]
-    total = sum(t.weight * t(kept(seen[t.view])) for t in terms)  # a batch of both sides: the mean of the two
+    total = sum(t.weight * t(select_kept_rows(seen[t.view])) for t in terms)  # a batch of both sides: the mean of the two
     assert total.item() == pytest.approx(expected["total"], rel=1e-6)
 
 
@@ -232,7 +232,7 @@ def test_author_code_has_the_released_program_s_value_and_gradient(case):
         build_term("cross_entropy", 0.1 * factor, "similar", mixed),
         build_term("cross_entropy", 0.1 * factor, "dissimilar", mixed),
     ]
-    total = sum(t.weight * t(kept(seen[t.view])) for t in terms)
+    total = sum(t.weight * t(select_kept_rows(seen[t.view])) for t in terms)
     expected = case["expected"]["author_code"]
     assert total.item() == pytest.approx(expected["total"], rel=1e-6)
     # It steps with the gradient of both plain losses on top, each a mean over its side: weight 2.8 in place of 0.8.
@@ -284,7 +284,7 @@ def test_regions_pair_each_example_of_one_with_one_of_the_other():
         for step in range(30):
             rows = rng.permutation(60)[:20]
             batch = batch_of(torch.zeros(20, 3), np.zeros(20, dtype=int))
-            batch.draws = Draws(rows, (0, 0, step))
+            batch.step = StepContext(rows, (0, 0, step))
             partner, keep = view.pairs(None, batch, 0)
             for row, other, has in zip(rows.tolist(), partner.tolist(), keep.tolist(), strict=True):
                 if has:
@@ -308,7 +308,7 @@ def test_two_classes_are_paired_at_random_and_said_once():
     partners = []
     for step in range(20):
         batch = batch_of(torch.zeros(40, 2), labels)
-        batch.draws = Draws(np.arange(40), (0, 0, step))
+        batch.step = StepContext(np.arange(40), (0, 0, step))
         partner, keep = view.pairs(None, batch, 0)
         assert keep.all()
         assert (high[partner] != high).all()
@@ -359,8 +359,8 @@ def test_a_batch_of_one_half_has_no_partners():
     dynamics = dynamics_of(np.random.default_rng(0).normal(size=(10, 3)), np.zeros(10, dtype=int), np.arange(10.0))
     view = build_view(ViewSettings(kind="manifold", pairs="similar", candidates="batch"), 3, dynamics)
     batch = batch_of(torch.randn(3, 3, requires_grad=True), [0, 0, 0])
-    batch.draws = Draws(np.array([7, 8, 9]))
-    seen = kept(view(Told(), batch))
+    batch.step = StepContext(np.array([7, 8, 9]))
+    seen = select_kept_rows(view(Told(), batch))
     assert len(seen) == 0
     value = build_term("cross_entropy", view="similar")(seen)
     assert value.item() == 0.0
@@ -381,7 +381,7 @@ def test_maps_that_cannot_be_paired_are_refused():
     with pytest.raises(InputError, match="hidden layer mixes examples of one batch"):
         build_view(ViewSettings(kind="manifold", layers=(1,), pairs="similar"), 3, halves)
     batch = batch_of(torch.randn(4, 3), [0, 1, 2, 0])
-    batch.wanted = frozenset({"teacher_logits"})
+    batch.required_inputs = frozenset({"teacher_logits"})
     with pytest.raises(InputError, match="needs a live teacher"):
         build_view(ViewSettings(teacher="mixed"), 3)(Told(), batch)
 
@@ -397,13 +397,13 @@ def test_parts_of_a_batch_are_mixed_as_the_whole(shares):
     everything = batch_of(x, labels)
 
     def fetch(rows, seed, taught):
-        return everything.taken(torch.from_numpy(rows))
+        return everything.select(torch.from_numpy(rows))
 
-    draws = Draws(np.arange(12), (3, 1, 4))
-    whole = view(Told(), batch_of(x, labels, draws=draws))
+    draws = StepContext(np.arange(12), (3, 1, 4))
+    whole = view(Told(), batch_of(x, labels, step=draws))
     for place in (np.arange(0, 5), np.arange(5, 12)):
-        part = Batch({"vectors": x[place]}, labels[place], labels[place], torch.from_numpy(place), draws=draws, place=place,
-                     fetch=fetch)  # fmt: skip
+        part = Batch({"vectors": x[place]}, labels[place], labels[place], torch.from_numpy(place), step=draws, positions=place,
+                     load_rows=fetch)  # fmt: skip
         seen = view(Told(), part)
         assert torch.equal(seen.logits, whole.logits[place])
         assert torch.equal(seen.targets, whole.targets[place])
@@ -416,7 +416,7 @@ def test_shares_follow_beta_and_views_of_a_step_have_the_same():
     one, two = build_view(settings, 2, number=0), build_view(settings, 2, number=1)
     drawn, partners = [], []
     for step in range(3000):
-        batch = batch_of(torch.zeros(6, 2), [0] * 6, draws=Draws(np.arange(6), (0, 0, step)))
+        batch = batch_of(torch.zeros(6, 2), [0] * 6, step=StepContext(np.arange(6), (0, 0, step)))
         first, second = one._shares(batch), two._shares(batch)
         assert torch.equal(first, second)
         drawn.append(float(first[0]))
@@ -430,7 +430,7 @@ def test_alpha_0_and_unchanged_batches_are_the_plain_pass():
     batch = batch_of(torch.randn(4, 3), [0, 1, 2, 0])
     for settings in (ViewSettings(alpha=0.0), ViewSettings(probability=0.0)):
         network = Told()
-        batch.said = None
+        batch.plain_output = None
         view = build_view(settings, 3)(network, batch)
         assert len(network.shown) == 1
         assert torch.equal(view.logits, plain(network, batch).logits)
@@ -438,7 +438,7 @@ def test_alpha_0_and_unchanged_batches_are_the_plain_pass():
         assert len(network.shown) == 1  # shared with the plain view
     changed = [
         bool((build_view(ViewSettings(kind="cutmix", probability=0.5), 3)._shares(batch_of(torch.zeros(2, 1), [0, 0],
-              draws=Draws(np.arange(2), (0, 0, s)))) < 1).all())
+              step=StepContext(np.arange(2), (0, 0, s)))) < 1).all())
         for s in range(400)
     ]  # fmt: skip
     assert np.mean(changed) == pytest.approx(0.5, abs=0.08)
@@ -451,12 +451,12 @@ def test_features_cost_one_pass_and_only_for_those_who_have_partners():
     everything = batch_of(torch.randn(90, 3), rng.integers(0, 3, 90))
     view = build_view(ViewSettings(kind="manifold", pairs="regions"), 3, dynamics)
     rows = rng.permutation(90)[:30]
-    batch = everything.taken(torch.from_numpy(rows))
-    batch = Batch(batch.inputs, batch.labels, batch.targets, batch.ids, draws=Draws(rows), place=np.arange(30),
-                  fetch=lambda rows, seed, taught: everything.taken(torch.from_numpy(rows)))  # fmt: skip
+    batch = everything.select(torch.from_numpy(rows))
+    batch = Batch(batch.inputs, batch.labels, batch.targets, batch.ids, step=StepContext(rows), positions=np.arange(30),
+                  load_rows=lambda rows, seed, taught: everything.select(torch.from_numpy(rows)))  # fmt: skip
     network = Told()
     plain(network, batch)
-    seen = kept(view(network, batch))
+    seen = select_kept_rows(view(network, batch))
     assert len(network.shown) == 2  # the plain pass and that of the partners
     partner, keep = view.pairs(None, batch, 0)
     assert len(network.shown[1][0]["vectors"]) == keep.sum() == len(seen)
@@ -475,8 +475,8 @@ def test_features_cost_one_pass_and_only_for_those_who_have_partners():
 def test_a_teacher_of_clean_examples_is_mixed_as_they_are():
     teacher = torch.randn(4, 3)
     batch = batch_of(torch.randn(4, 3), [0, 1, 2, 0], teacher_logits=teacher)
-    batch.wanted = frozenset({"logits", "teacher_logits"})
-    batch.draws = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
+    batch.required_inputs = frozenset({"logits", "teacher_logits"})
+    batch.step = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
     view = build_view(ViewSettings(), 3)(Told(), batch)
     p = teacher.softmax(dim=1)
     torch.testing.assert_close(view.teacher_logits.softmax(dim=1), 0.3 * p + 0.7 * p[[1, 0, 3, 2]])
@@ -485,9 +485,9 @@ def test_a_teacher_of_clean_examples_is_mixed_as_they_are():
 def test_a_teacher_of_mixed_examples_is_shown_them():
     x = torch.randn(4, 3)
     batch = batch_of(x, [0, 1, 2, 0], teacher_logits=torch.zeros(4, 3))
-    batch.wanted = frozenset({"teacher_logits"})
-    batch.draws = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
-    batch.ask = lambda inputs, mix: {"teacher_logits": inputs["vectors"] * 2}
+    batch.required_inputs = frozenset({"teacher_logits"})
+    batch.step = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
+    batch.run_teacher = lambda inputs, mix: {"teacher_logits": inputs["vectors"] * 2}
     view = build_view(ViewSettings(teacher="mixed"), 3)(Told(), batch)
     torch.testing.assert_close(view.teacher_logits, 2 * (0.3 * x + 0.7 * x[[1, 0, 3, 2]]))
 
@@ -653,7 +653,7 @@ def test_manifold_draws_its_layer_from_those_given():
     network = VectorNetwork(4, 3, hidden=(5, 6)).eval()
     drawn = set()
     for step in range(40):
-        batch = batch_of(torch.randn(6, 4), [0, 1, 2, 0, 1, 2], draws=Draws(np.arange(6), (0, 0, step)))
+        batch = batch_of(torch.randn(6, 4), [0, 1, 2, 0, 1, 2], step=StepContext(np.arange(6), (0, 0, step)))
         drawn.add(view._layer(batch))
         seen = view(network, batch)
         partner = torch.from_numpy(view.pairs(None, batch, 0)[0])
@@ -768,7 +768,7 @@ def test_endings_are_mixed_with_the_same_ending_of_the_partner(folders):
 def test_votes_are_mixed_where_the_data_have_them():
     votes = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4], [0.0, 1.0, 0.0]])
     batch = Batch({"vectors": torch.randn(4, 3)}, votes.argmax(dim=1), votes, torch.arange(4))
-    batch.draws = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
+    batch.step = Fixed(np.arange(4), 0.3, [1, 0, 3, 2])
     for settings in (ViewSettings(), ViewSettings(kind="manifold")):
         view = build_view(settings, 3)(Told(), batch)
         torch.testing.assert_close(view.targets, 0.3 * votes + 0.7 * votes[[1, 0, 3, 2]])
@@ -781,24 +781,24 @@ def test_a_part_fetches_its_partners_even_if_it_holds_them():
 
     def fetch(rows, seed, taught):
         fetched.append((rows.tolist(), seed))
-        return everything.taken(torch.from_numpy(rows))
+        return everything.select(torch.from_numpy(rows))
 
     seeds = set()
     for step in range(3):
         draws = Fixed(np.arange(8), 0.3, [1, 0, 3, 2, 5, 4, 7, 6])  # partners stand in the same half
         object.__setattr__(draws, "seed", (0, 0, step))
-        part = everything.taken(torch.arange(4))
-        part = Batch(part.inputs, part.labels, part.labels, part.ids, draws=draws, place=np.arange(4), fetch=fetch)
+        part = everything.select(torch.arange(4))
+        part = Batch(part.inputs, part.labels, part.labels, part.ids, step=draws, positions=np.arange(4), load_rows=fetch)
         for kind in ("mixup", "manifold"):
             network = Told()
             build_view(ViewSettings(kind=kind), 3)(network, part)
-            part.said = None
+            part.plain_output = None
     assert [rows for rows, _ in fetched] == [[1, 0, 3, 2]] * 6
-    real = batch_of(torch.zeros(2, 1), [0, 0], fetch=lambda rows, seed, taught: seeds.add(seed))
+    real = batch_of(torch.zeros(2, 1), [0, 0], load_rows=lambda rows, seed, taught: seeds.add(seed))
     view = build_view(ViewSettings(), 2)
     for step in range(5):
-        real.draws = Draws(np.arange(2), (0, 0, step))
-        view._fetched(real, np.array([0]))
+        real.step = StepContext(np.arange(2), (0, 0, step))
+        view._load_partners(real, np.array([0]))
     assert len(seeds) == 5  # partners are cropped anew in every step
 
 
@@ -809,8 +809,8 @@ def test_targets_are_mixed_wherever_examples_are(layers):
     batch = batch_of(
         torch.randn(6, 4), [0, 1, 2, 0, 1, 2], teacher_features=torch.randn(6, 2), teacher_logits=torch.randn(6, 3)
     )
-    batch.wanted = frozenset({"teacher_features"})
-    batch.draws = Fixed(np.arange(6), 0.3, [5, 4, 3, 2, 1, 0])
+    batch.required_inputs = frozenset({"teacher_features"})
+    batch.step = Fixed(np.arange(6), 0.3, [5, 4, 3, 2, 1, 0])
     view = build_view(ViewSettings(kind="manifold", layers=layers), 3)(network, batch)
     one_hot = torch.eye(3)[batch.labels]
     torch.testing.assert_close(view.targets, 0.3 * one_hot + 0.7 * one_hot.flip(0))
@@ -820,7 +820,7 @@ def test_targets_are_mixed_wherever_examples_are(layers):
 
 def test_boxes_are_drawn_for_each_image_where_they_should_be():
     pixels = torch.arange(16.0).view(16, 1, 1, 1).expand(16, 3, 32, 32).clone()
-    batch = batch_of(pixels, [0] * 16, "pixels", draws=Draws(np.arange(16), (0, 0, 3)))
+    batch = batch_of(pixels, [0] * 16, "pixels", step=StepContext(np.arange(16), (0, 0, 3)))
     network = Told()
     build_view(ViewSettings(kind="cutout", length=8), 2)(network, batch)
     holes = (network.shown[-1][0]["pixels"] == 0)[1:, 0].flatten(1)  # image 0 is all 0
@@ -829,7 +829,7 @@ def test_boxes_are_drawn_for_each_image_where_they_should_be():
         network = Told()
         settings = ViewSettings(kind="cutmix", shares=shares, alpha=8.0)
         view = build_view(settings, 16)(
-            network, batch_of(pixels, list(range(16)), "pixels", draws=Draws(np.arange(16), (0, 0, 3)))
+            network, batch_of(pixels, list(range(16)), "pixels", step=StepContext(np.arange(16), (0, 0, 3)))
         )
         shown = network.shown[-1][0]["pixels"][:, 0]
         pasted = shown != pixels[:, 0]

@@ -1,4 +1,4 @@
-"""Where a batch comes from: the data, and the teacher's word on them."""
+"""Where batches come from: the training data, with a teacher's outputs beside them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,42 @@ from distilcal.data import Dataset
 from distilcal.models.base import Mix, Tensors
 from distilcal.models.classifier import Classifier
 from distilcal.models.inputs import Batches, ImageFeed
-from distilcal.views import Batch, Draws
+from distilcal.views import Batch, StepContext
+from distilcal.views.batch import RowIndices
 
 
 @dataclass
-class Source:
-    """Where a batch comes from: the data, and the teacher's word on them."""
+class BatchSource:
+    """Builds batches of the training data, with the teacher's outputs on them.
+
+    Attributes
+    ----------
+    train : Dataset
+        The training data.
+    batches : Batches
+        The same data as tensors.
+    teacher_outputs : dict of str to array
+        ``logits`` and ``features`` of a cached teacher in the row order of ``train``; empty without one.
+    live_teacher : Classifier or None
+        A teacher that is run on batches.
+    student : Classifier
+        The classifier that is trained.
+    soft_labels : bool
+        Whether targets are the label distributions of the data.
+    device : torch.device
+        Where batches are needed.
+    run_on_plain : bool
+        Whether some loss needs a live teacher's outputs on the unchanged batch.
+    """
 
     train: Dataset
     batches: Batches
-    teacher: Mapping[str, NDArray[Any]] | None
+    teacher_outputs: Mapping[str, NDArray[Any]]
     live_teacher: Classifier | None
     student: Classifier
     soft_labels: bool
     device: torch.device
-    asks: bool = True  # whether some loss wants a live teacher's word on the batch as it stands
+    run_on_plain: bool = True
 
     def __post_init__(self) -> None:
         assert self.train.labels is not None
@@ -37,43 +58,72 @@ class Source:
         self.targets = self.labels
         if self.soft_labels and self.train.label_probs is not None:
             self.targets = torch.from_numpy(self.train.label_probs.astype(np.float32))
-        self.said = {f"teacher_{name}": torch.from_numpy(value) for name, value in (self.teacher or {}).items()}
+        self.cached = {f"teacher_{name}": torch.from_numpy(value) for name, value in self.teacher_outputs.items()}
         if self.live_teacher is not None:
             self.live_teacher.network.to(self.device).eval()
 
-    def batch(self, draws: Draws, place: NDArray[np.int64], augment: torch.Generator) -> Batch:
-        """The examples at these places of a step's batch."""
-        made = self._made(draws.rows[place], augment, self.asks)
-        return replace(made, draws=draws, place=place, fetch=self._fetch, ask=self._ask if self.live_teacher else None)
+    def build_batch(self, step: StepContext, positions: RowIndices, augment: torch.Generator) -> Batch:
+        """Build the batch of the examples at the given positions of a step."""
+        batch = self._build(step.rows[positions], augment, with_teacher=self.run_on_plain)
+        return replace(
+            batch,
+            step=step,
+            positions=positions,
+            load_rows=self.load_rows,
+            run_teacher=self.run_teacher if self.live_teacher else None,
+        )
 
-    def _fetch(self, rows: NDArray[np.int64], seed: int, taught: bool) -> Batch:
-        """Any other examples, as partners; with the teacher's word if it is wanted."""
-        return self._made(rows, torch.Generator().manual_seed(seed), taught)
-
-    def _made(self, rows: NDArray[np.int64], augment: torch.Generator, taught: bool = True) -> Batch:
-        ids = torch.from_numpy(rows)
-        inputs = {name: value.to(self.device) for name, value in self.batches.batch(rows, augment).items()}
-        said = {name: value.index_select(0, ids).to(self.device) for name, value in self.said.items()}
-        if taught and self.live_teacher is not None and not self.said:
-            said = self._ask(inputs)
-        labels = self.labels.index_select(0, ids).to(self.device)
-        targets = labels if self.targets is self.labels else self.targets.index_select(0, ids).to(self.device)
-        word = said.get("teacher_logits"), said.get("teacher_features")
-        return Batch(inputs, labels, targets, ids.to(self.device), *word, Draws(rows), np.arange(len(rows)))
+    def load_rows(self, rows: RowIndices, seed: int, with_teacher: bool) -> Batch:
+        """Load any rows of the training data, as partners in a mix; ``seed`` decides how images are cropped."""
+        return self._build(rows, torch.Generator().manual_seed(seed), with_teacher=with_teacher)
 
     @torch.no_grad()
-    def _ask(self, inputs: Tensors, mix: Mix | None = None) -> dict[str, Tensor]:
-        """The teacher's word on these very inputs, normalised as it wants them."""
+    def run_teacher(self, inputs: Tensors, mix: Mix | None = None) -> dict[str, Tensor]:
+        """Run the live teacher on inputs of the student, normalised as the teacher was trained."""
         assert self.live_teacher is not None
-        mine, its = self.student.feed, self.live_teacher.feed
-        if isinstance(mine, ImageFeed) and isinstance(its, ImageFeed) and (mine.mean, mine.std) != (its.mean, its.std):
-            here, there = ([torch.tensor(v, device=self.device).view(1, 3, 1, 1) for v in (f.mean, f.std)] for f in (mine, its))
-            inputs = {"pixels": (inputs["pixels"] * here[1] + here[0] - there[0]) / there[1]}
-        made = self.live_teacher.network(inputs, mix)
-        return {"teacher_logits": made.logits, "teacher_features": made.features}
+        student_inputs, teacher_inputs = self.student.feed, self.live_teacher.feed
+        if isinstance(student_inputs, ImageFeed) and isinstance(teacher_inputs, ImageFeed):
+            inputs = self._renormalise(inputs, student_inputs, teacher_inputs)
+        output = self.live_teacher.network(inputs, mix)
+        return {"teacher_logits": output.logits, "teacher_features": output.features}
+
+    def _renormalise(self, inputs: Tensors, student: ImageFeed, teacher: ImageFeed) -> Tensors:
+        """Images normalised by the student's mean and standard deviation, by the teacher's instead."""
+        if (student.mean, student.std) == (teacher.mean, teacher.std):
+            return inputs
+        student_mean, student_std = self._channels(student.mean), self._channels(student.std)
+        teacher_mean, teacher_std = self._channels(teacher.mean), self._channels(teacher.std)
+        return {"pixels": (inputs["pixels"] * student_std + student_mean - teacher_mean) / teacher_std}
+
+    def _channels(self, values: tuple[float, ...]) -> Tensor:
+        return torch.tensor(values, device=self.device).view(1, 3, 1, 1)
+
+    def _build(self, rows: RowIndices, augment: torch.Generator, *, with_teacher: bool) -> Batch:
+        index = torch.from_numpy(rows)
+        inputs = {name: value.to(self.device) for name, value in self.batches.batch(rows, augment).items()}
+        teacher = {name: value.index_select(0, index).to(self.device) for name, value in self.cached.items()}
+        if with_teacher and self.live_teacher is not None and not self.cached:
+            teacher = self.run_teacher(inputs)
+        labels = self.labels.index_select(0, index).to(self.device)
+        targets = labels
+        if self.targets is not self.labels:
+            targets = self.targets.index_select(0, index).to(self.device)
+        return Batch(
+            inputs=inputs,
+            labels=labels,
+            targets=targets,
+            ids=index.to(self.device),
+            teacher_logits=teacher.get("teacher_logits"),
+            teacher_features=teacher.get("teacher_features"),
+            step=StepContext(rows),
+            positions=np.arange(len(rows)),
+        )
 
 
 def same_inputs(student: Classifier, teacher: Classifier) -> bool:
-    """Whether what the student is fed means the same to the teacher: pixels do, token numbers only with one tokenizer."""
+    """Return whether a teacher can be run on the student's inputs.
+
+    Pixels mean the same to both, whatever their normalisation; token numbers only with the same tokenizer settings.
+    """
     pixels = isinstance(student.feed, ImageFeed) and isinstance(teacher.feed, ImageFeed)
     return pixels or student.feed.describe() == teacher.feed.describe()

@@ -1,6 +1,6 @@
-"""Where a run is, on disk: one safetensors file per state, written aside and renamed, no pickle.
+"""The state of a training run on disk: safetensors files, written to a temporary name and renamed, no pickle.
 
-A file carries the key of the run it belongs to; another run's file, or a damaged one, is not used.
+A file contains the key of the run it belongs to; another run's file, or a damaged one, is not used.
 """
 
 from __future__ import annotations
@@ -25,115 +25,42 @@ from distilcal.io.folders import DamagedWarning
 LAST, BEST = "last.safetensors", "best.safetensors"
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Tensors and facts in one file that is whole or not there."""
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        save_file(_apart(tensors), aside, {"facts": json.dumps(facts)})
-        with open(aside, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except SafetensorError as error:
-        aside.unlink(missing_ok=True)
-        raise OSError(None, f"{path.name} could not be written ({error})") from None
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def load_tensors(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """What ``save_tensors`` wrote for this key, or None."""
-    if not path.exists():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()["facts"])
-            if facts["key"] != key:
-                raise ValueError("of another run")
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
-        warnings.warn(f"{path} is damaged or of another run: training starts anew", DamagedWarning, stacklevel=2)
-        return None
-
-
-def training_state(
-    network: nn.Module, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], recorder: Recorder | None
-) -> dict[str, Tensor]:
-    """All tensors that training goes on from, by name."""
-    state = {f"dynamics/{name}": torch.from_numpy(value) for name, value in recorder.state().items()} if recorder else {}
-    state |= {f"network/{name}": value for name, value in network.state_dict().items()}
-    for i, loss in enumerate(losses):
-        state |= {f"loss/{i}/{name}": value for name, value in loss.state_dict().items()}
-    for index, values in optimizer.state_dict()["state"].items():
-        state |= {f"optimizer/{index}/{name}": _tensor(value) for name, value in values.items() if value is not None}
-    return state
-
-
-def restore(
-    state: Mapping[str, Tensor],
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    losses: Sequence[nn.Module],
-    recorder: Recorder | None,
-) -> None:
-    """Put network, optimiser, losses and recorder back to where ``training_state`` found them."""
-    if recorder is not None:
-        recorder.restore({name: value.numpy() for name, value in _under(state, "dynamics/").items()})
-    network.load_state_dict(_under(state, "network/"))
-    for i, loss in enumerate(losses):
-        loss.load_state_dict(_under(state, f"loss/{i}/"))
-    kept: dict[int, dict[str, Tensor]] = {}
-    for name, value in _under(state, "optimizer/").items():
-        index, _, key = name.partition("/")
-        kept.setdefault(int(index), {})[key] = value
-    whole = optimizer.state_dict()
-    optimizer.load_state_dict({"state": kept, "param_groups": whole["param_groups"]})
-
-
-def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors in memory of their own each, as the format wants it; only those that share are copied."""
-    taken: set[int] = set()
-    made = {}
-    for name, value in tensors.items():
-        value = value.detach().cpu().contiguous()
-        place = value.untyped_storage().data_ptr()
-        made[name] = value.clone() if place in taken or value.untyped_storage().nbytes() != value.nbytes else value
-        taken.add(place)
-    return made
-
-
-def _tensor(value: Any) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(value)
-
-
 @dataclass
-class States:
-    """The state after the last epoch and the weights of the best one: on disk, or in memory without a folder."""
+class Checkpoint:
+    """The state after the last epoch and the weights of the best one: in a folder, or in memory without one.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where the files are; None keeps the best weights in memory, and nothing can be resumed.
+    key : str
+        Hash of the run; files with another key are ignored with a warning.
+    network : nn.Module
+        The network whose weights are saved and restored.
+    """
 
     folder: Path | None
     key: str
     network: nn.Module
 
     def __post_init__(self) -> None:
-        self.best: dict[str, Tensor] = {}
+        self.best_weights: dict[str, Tensor] = {}
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def resume(
         self, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], recorder: Recorder | None = None
     ) -> list[dict[str, Any]]:
-        """Go back to the last saved epoch; the history up to it."""
+        """Restore the state after the last saved epoch and return the history up to it; empty if there is none."""
         if self.folder is None:
             return []
-        last, best = (load_tensors(self.folder / name, self.key) for name in (LAST, BEST))
+        last = load_tensors(self.folder / LAST, self.key)
+        best = load_tensors(self.folder / BEST, self.key)
         if last is None or best is None:
             return []
-        restore(last[0], self.network, optimizer, losses, recorder)
-        history: list[dict[str, Any]] = last[1]["history"]
+        tensors, facts = last
+        restore_training_state(tensors, self.network, optimizer, losses, recorder)
+        history: list[dict[str, Any]] = facts["history"]
         return history
 
     def save(
@@ -143,20 +70,112 @@ class States:
         losses: Sequence[nn.Module],
         recorder: Recorder | None = None,
         *,
-        best: bool,
+        is_best: bool,
     ) -> None:
+        """Save the state after an epoch, and the weights as the best ones if they are."""
         if self.folder is None:
-            self.best = {k: v.detach().cpu().clone() for k, v in self.network.state_dict().items()} if best else self.best
+            if is_best:
+                weights = self.network.state_dict()
+                self.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
             return
-        # The best weights first: if the process ends between the two files, this epoch is done again.
-        if best:
+        # The best weights first: if the process ends between the two files, this epoch is trained again.
+        if is_best:
             save_tensors(self.folder / BEST, self.network.state_dict(), {"key": self.key, "epoch": len(history) - 1})
         state = training_state(self.network, optimizer, losses, recorder)
         save_tensors(self.folder / LAST, state, {"key": self.key, "history": history})
 
-    def take_best(self, epoch: int) -> None:
+    def load_best(self, epoch: int) -> None:
         """Give the network the weights of the best epoch."""
-        found = (self.best, {"epoch": epoch}) if self.folder is None else load_tensors(self.folder / BEST, self.key)
-        if found is None or found[1]["epoch"] != epoch:
-            raise InputError("the weights of the best epoch are gone", source=str(self.folder), remedy="run again")
-        self.network.load_state_dict(found[0])
+        if self.folder is None:
+            self.network.load_state_dict(self.best_weights)
+            return
+        saved = load_tensors(self.folder / BEST, self.key)
+        if saved is None or saved[1]["epoch"] != epoch:
+            raise InputError("the weights of the best epoch are missing", source=str(self.folder), remedy="run again")
+        self.network.load_state_dict(saved[0])
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Save tensors and JSON facts in one file, which is complete or does not exist."""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        save_file(_without_shared_memory(tensors), temporary, {"facts": json.dumps(facts)})
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except SafetensorError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(None, f"{path.name} could not be written ({error})") from None
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def load_tensors(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Load what `save_tensors` wrote for this key; None if there is none, or only a damaged or another run's file."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()["facts"])
+            if facts["key"] != key:
+                raise ValueError("of another run")
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+        warnings.warn(f"{path} is damaged or of another run: training starts from the beginning", DamagedWarning, stacklevel=2)
+        return None
+
+
+def training_state(
+    network: nn.Module, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], recorder: Recorder | None
+) -> dict[str, Tensor]:
+    """Return all tensors from which training resumes, by name."""
+    state: dict[str, Tensor] = {}
+    if recorder is not None:
+        state |= {f"dynamics/{name}": torch.from_numpy(value) for name, value in recorder.state().items()}
+    state |= {f"network/{name}": value for name, value in network.state_dict().items()}
+    for i, loss in enumerate(losses):
+        state |= {f"loss/{i}/{name}": value for name, value in loss.state_dict().items()}
+    for index, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            if value is not None:
+                state[f"optimizer/{index}/{name}"] = value if isinstance(value, Tensor) else torch.tensor(value)
+    return state
+
+
+def restore_training_state(
+    state: Mapping[str, Tensor],
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    losses: Sequence[nn.Module],
+    recorder: Recorder | None,
+) -> None:
+    """Restore network, optimiser, losses and recorder from what `training_state` returned."""
+    if recorder is not None:
+        recorder.restore({name: value.numpy() for name, value in _with_prefix(state, "dynamics/").items()})
+    network.load_state_dict(_with_prefix(state, "network/"))
+    for i, loss in enumerate(losses):
+        loss.load_state_dict(_with_prefix(state, f"loss/{i}/"))
+    by_parameter: dict[int, dict[str, Tensor]] = {}
+    for name, value in _with_prefix(state, "optimizer/").items():
+        index, _, key = name.partition("/")
+        by_parameter.setdefault(int(index), {})[key] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": by_parameter, "param_groups": groups})
+
+
+def _with_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors in memory of their own each, as the format requires; only those that share memory are copied."""
+    storages: set[int] = set()
+    apart = {}
+    for name, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        storage = value.untyped_storage()
+        shared = storage.data_ptr() in storages or storage.nbytes() != value.nbytes
+        storages.add(storage.data_ptr())
+        apart[name] = value.clone() if shared else value
+    return apart

@@ -1,7 +1,7 @@
-"""Several processes that train one network: who does what, and how a batch becomes whole again.
+"""Several processes that train one network: the accelerator, and how parts of a batch become the whole batch again.
 
-A step's batch is cut between the processes; what the student says is then gathered, in order, on each of them, so every loss
-sees the whole batch: 2 × 16 trains the weights of 1 × 32, whatever the loss. Only batch norms and dropout work on the part.
+A step's batch is divided between the processes; the student's outputs are then gathered, in order, on each of them, so every
+loss sees the whole batch: 2 × 16 trains the weights of 1 × 32, whatever the loss. Only batch norms and dropout see the part.
 """
 
 from __future__ import annotations
@@ -17,19 +17,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distilcal.errors import InputError
-from distilcal.views import SEEN, View
+from distilcal.views import VIEW_FIELDS, View
 
-GATHERED = {"logits", "features"}  # with gradient
+WITH_GRADIENT = {"logits", "features"}  # the fields of a view through which a loss reaches the network
 
 
 def build_accelerator(precision: str, *, head_unused: bool = False) -> Any:
-    """The only Accelerator; its number of processes must be the launcher's. ``head_unused``: no loss looks at the logits."""
+    """Build the accelerator of this process: the only place that does.
+
+    Parameters
+    ----------
+    precision : str
+        ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float16"``; auto is bfloat16 on a GPU that has it, else float32.
+    head_unused : bool, default False
+        Whether no loss reads the logits, so that the head gets no gradient.
+
+    Returns
+    -------
+    accelerate.Accelerator
+
+    Raises
+    ------
+    InputError
+        If fewer processes train together than were started (on CPUs they can silently train apart), or if the precision needs
+        a GPU.
+    """
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
-    AcceleratorState._reset_state(reset_partial_state=False)  # another fit in this process may want another precision
-    together = DistributedDataParallelKwargs(find_unused_parameters=head_unused)
-    accelerator = Accelerator(mixed_precision=_mixed(precision), kwargs_handlers=[together])
+    AcceleratorState._reset_state(reset_partial_state=False)  # another fit in this process may use another precision
+    data_parallel = DistributedDataParallelKwargs(find_unused_parameters=head_unused)
+    accelerator = Accelerator(mixed_precision=_mixed_precision(precision), kwargs_handlers=[data_parallel])
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != launched:
         raise InputError(
@@ -39,8 +57,8 @@ def build_accelerator(precision: str, *, head_unused: bool = False) -> Any:
     return accelerator
 
 
-def _mixed(precision: str) -> str:
-    """What Accelerate calls a precision; "auto" is bfloat16 on a GPU that has it, and float32 elsewhere."""
+def _mixed_precision(precision: str) -> str:
+    """Accelerate's name of a precision."""
     if precision == "auto":
         return "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "no"
     if precision == "float16" and not torch.cuda.is_available():
@@ -48,69 +66,110 @@ def _mixed(precision: str) -> str:
     return {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}[precision]
 
 
-def own_part(rows: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64]:
-    """This process's rows of a batch; a short last part repeats its last row, which ``whole`` drops again."""
-    size = -(-len(rows) // world)
-    return rows[np.minimum(np.arange(rank * size, (rank + 1) * size), len(rows) - 1)]
+def own_part(rows: NDArray[np.int64], process: int, processes: int) -> NDArray[np.int64]:
+    """Return the rows of a batch that one process works on.
+
+    All parts have the same size: a short last one repeats the last row, which `gather_view` drops again.
+
+    Examples
+    --------
+    >>> own_part(np.array([3, 1, 4, 1, 5]), 1, 2).tolist()
+    [1, 5, 5]
+    """
+    size = -(-len(rows) // processes)
+    return rows[np.minimum(np.arange(process * size, (process + 1) * size), len(rows) - 1)]
 
 
-def whole(view: View, count: int, accelerator: Any) -> View:
-    """The view of the whole batch of ``count`` rows, the same on each process."""
-    made = {}
-    for name in (*SEEN, "keep"):
+def gather_view(view: View, count: int, accelerator: Any) -> View:
+    """Return the view of the whole batch of ``count`` rows, the same on each process."""
+    columns: dict[str, Any] = dict.fromkeys((*VIEW_FIELDS, "keep"))
+    for name in columns:
         value = getattr(view, name)
-        if name == "keep" and value is not None:
-            value = accelerator.gather(value.to(torch.uint8))[:count].bool()
-        elif value is not None:
-            value = _gather(value, accelerator) if name in GATHERED else accelerator.gather(value.contiguous())
-            value = value[:count]
-        made[name] = value
-    return View(**made)
+        if value is None:
+            continue
+        if name == "keep":  # collectives have no booleans
+            columns[name] = accelerator.gather(value.to(torch.uint8))[:count].bool()
+        elif name in WITH_GRADIENT:
+            columns[name] = _gather_with_gradient(value, accelerator)[:count]
+        else:
+            columns[name] = accelerator.gather(value.contiguous())[:count]
+    return View(**columns)
 
 
-def _gather(value: Tensor, accelerator: Any) -> Tensor:
+def _gather_with_gradient(value: Tensor, accelerator: Any) -> Tensor:
     gathered: Tensor = _Gather.apply(value, accelerator)  # type: ignore[no-untyped-call]
     return gathered
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes in order. Each process has the whole loss, so its part of the gradient counts once for each."""
+    """Rows of all processes in order.
+
+    Each process computes the loss of the whole batch, and data parallelism then averages gradients over processes: so each
+    gradient is multiplied by their number.
+    """
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, accelerator: Any) -> Tensor:
-        ctx.rank, ctx.world, ctx.rows = accelerator.process_index, accelerator.num_processes, len(value)
+        ctx.process, ctx.processes, ctx.rows = accelerator.process_index, accelerator.num_processes, len(value)
         gathered: Tensor = accelerator.gather(value.contiguous())
         return gathered
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        start = ctx.rank * ctx.rows
-        return gradient[start : start + ctx.rows] * ctx.world, None
+        start = ctx.process * ctx.rows
+        return gradient[start : start + ctx.rows] * ctx.processes, None
 
 
-def gathered_rows(values: NDArray[Any], rows: NDArray[np.int64], count: int, accelerator: Any) -> NDArray[Any]:
-    """Rows that the processes computed apart, by their place; a row that two computed is taken once."""
+def gather_rows(values: NDArray[Any], rows: NDArray[np.int64], count: int, accelerator: Any) -> NDArray[Any]:
+    """Gather rows that the processes computed apart into one array; a row that two computed is used once.
+
+    Parameters
+    ----------
+    values : array, shape (n, ...)
+        What this process computed.
+    rows : array of int, shape (n,)
+        Where its rows stand in the whole.
+    count : int
+        Rows of the whole.
+    accelerator : accelerate.Accelerator
+
+    Returns
+    -------
+    array, shape (count, ...)
+    """
     if accelerator.num_processes == 1:
         return values
     from accelerate.utils import gather_object
 
-    whole_array = np.empty((count, *values.shape[1:]), dtype=values.dtype)
-    for place, part in gather_object([(rows, values)]):
-        whole_array[place] = part
-    return whole_array
+    gathered = np.empty((count, *values.shape[1:]), dtype=values.dtype)
+    for part_rows, part in gather_object([(rows, values)]):
+        gathered[part_rows] = part
+    return gathered
 
 
 class ProcessGroup:
-    """The processes of a run outside the loop: the first one writes, the others wait for it and read."""
+    """The processes of a run outside the training loop, in Accelerate's words; works without a launcher too.
+
+    Attributes
+    ----------
+    is_main_process : bool
+        Whether this process writes; the others wait for it and read.
+
+    Examples
+    --------
+    >>> processes = ProcessGroup()
+    >>> processes.is_main_process
+    True
+    """
 
     def __init__(self) -> None:
-        self.world = int(os.environ.get("WORLD_SIZE", "1"))
-        self.accelerator = build_accelerator("float32") if self.world > 1 else None
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        self.accelerator = build_accelerator("float32") if processes > 1 else None
         self.is_main_process = self.accelerator is None or bool(self.accelerator.is_main_process)
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """The first process does the work and leaves it in the store; the others then find it there."""
+        """Let the main process do the work and save it in the store; the others then load it from there."""
         if self.accelerator is None:
             yield
         else:
@@ -118,6 +177,6 @@ class ProcessGroup:
                 yield
 
     def wait_for_everyone(self) -> None:
-        """Go on when all are here."""
+        """Wait until all processes have come to this line."""
         if self.accelerator is not None:
             self.accelerator.wait_for_everyone()

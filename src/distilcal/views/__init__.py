@@ -7,7 +7,16 @@ batch as it stands; the others are described by ``ViewSettings`` and made by ``b
 
 from typing import Literal
 
-from distilcal.views.batch import SEEN, Batch, Draws, View, ViewMaker, joined, kept, plain
+from distilcal.views.batch import (
+    VIEW_FIELDS,
+    Batch,
+    StepContext,
+    View,
+    ViewMaker,
+    concatenate_views,
+    plain,
+    select_kept_rows,
+)
 from distilcal.views.checks import check_view
 from distilcal.views.mixing import Mixing, build_view
 from distilcal.views.terms import BY_EXAMPLE, Term, build_term
@@ -19,18 +28,18 @@ MIXED: tuple[Kind, ...] = ("mixup", "manifold", "cutmix", "cutout")  # can be na
 __all__ = [
     "BY_EXAMPLE",
     "MIXED",
-    "SEEN",
     "VIEWS",
+    "VIEW_FIELDS",
     "Batch",
-    "Draws",
     "Mixing",
+    "StepContext",
     "Term",
     "View",
     "ViewMaker",
     "build_term",
     "build_view",
     "check_view",
-    "joined",
-    "kept",
+    "concatenate_views",
     "plain",
+    "select_kept_rows",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -13,116 +13,181 @@ from torch import Tensor
 
 from distilcal.models.base import Mix, Output, Tensors
 
-Rows = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 LAMBDA, PAIRS, CROPS = 0, 1, 2  # uses of random numbers in a step
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The whole batch of a step, of all parts and processes, and its random numbers: the same however it is cut."""
+class StepContext:
+    """All rows of one optimiser step and its random numbers.
 
-    rows: Rows  # positions in the training set
+    A step may be divided into parts (gradient accumulation) and between processes. Whatever is drawn here is drawn for the
+    whole step, so the division changes nothing.
+
+    Examples
+    --------
+    >>> step = StepContext(np.array([4, 2, 7]), seed=(0, 1, 5))
+    >>> float(step.rng(LAMBDA).random()) == float(step.rng(LAMBDA).random())
+    True
+    """
+
+    rows: RowIndices  # (N,) positions in the training set
     seed: tuple[int, ...] = (0,)  # of the run, the epoch and the step
 
     def rng(self, *use: int) -> np.random.Generator:
+        """Return a new generator for one use of random numbers in this step."""
         return np.random.default_rng([*self.seed, *use])
 
 
-class Asked(Protocol):
-    """A teacher that is run on the inputs it is given."""
+class RunTeacher(Protocol):
+    """A teacher that can be run on any inputs: returns ``teacher_logits`` and ``teacher_features``."""
 
     def __call__(self, inputs: Tensors, mix: Mix | None = None) -> dict[str, Tensor]: ...
 
 
+class LoadRows(Protocol):
+    """A function that loads any rows of the training set; ``seed`` decides how images are cropped."""
+
+    def __call__(self, rows: RowIndices, seed: int, with_teacher: bool) -> Batch: ...
+
+
 @dataclass
 class Batch:
-    """Examples on their way into the student, and what is known about them."""
+    """Examples on their way into the student, and what is known about them.
 
-    inputs: Tensors
+    A batch is the whole of a step, or the part of it that this process works on.
+
+    Examples
+    --------
+    >>> labels = torch.tensor([0, 1])
+    >>> batch = Batch({"vectors": torch.zeros(2, 3)}, labels, targets=labels, ids=torch.tensor([8, 3]))
+    >>> batch.rows.tolist(), batch.select(torch.tensor([1])).rows.tolist()
+    ([8, 3], [3])
+    """
+
+    inputs: Tensors  # what the network reads, by name
     labels: Tensor  # (N,)
     targets: Tensor  # (N,) labels, or (N, K) distributions
     ids: Tensor  # (N,) positions in the training set
-    teacher_logits: Tensor | None = None
-    teacher_features: Tensor | None = None
-    # What views that mix need beside: who else is in this step, and how to get at any example and at a live teacher.
-    draws: Draws = None  # type: ignore[assignment]  # of the step; not given: the batch is all of it
-    place: Rows = None  # type: ignore[assignment]  # (N,) where these examples stand in the step
-    fetch: Callable[[Rows, int, bool], Batch] | None = None  # rows, a seed for crops, whether the teacher is asked
-    ask: Asked | None = None
-    wanted: frozenset[str] = frozenset()  # what the losses of the view that is made now look at
-    said: Output | None = field(default=None, repr=False)  # of the plain pass, once somebody needed it
+    teacher_logits: Tensor | None = None  # (N, K)
+    teacher_features: Tensor | None = None  # (N, …)
+    # What views that mix examples need beside.
+    step: StepContext = None  # type: ignore[assignment]  # default: the batch is the whole step
+    positions: RowIndices = None  # type: ignore[assignment]  # (N,) of these examples in the step; default: all, in order
+    load_rows: LoadRows | None = None
+    run_teacher: RunTeacher | None = None
+    required_inputs: frozenset[str] = frozenset()  # fields that the losses of the current view read
+    plain_output: Output | None = field(default=None, repr=False)  # of the network on the unchanged batch, once computed
 
     def __post_init__(self) -> None:
-        if self.draws is None:
-            self.draws = Draws(self.ids.cpu().numpy())
-        if self.place is None:
-            self.place = np.arange(len(self.labels))
+        if self.step is None:
+            self.step = StepContext(self.ids.cpu().numpy())
+        if self.positions is None:
+            self.positions = np.arange(len(self.labels))
 
     @property
-    def rows(self) -> Rows:
-        """Positions in the training set, as ``ids``."""
-        return self.draws.rows[self.place]
+    def rows(self) -> RowIndices:
+        """Positions in the training set (N,), as ``ids``."""
+        return self.step.rows[self.positions]
 
-    def plain(self, network: Callable[[Tensors], Output]) -> Output:
-        """What the student says about the batch as it stands: computed once, shared by all views."""
-        if self.said is None:
-            self.said = network(self.inputs)
-        return self.said
+    def run_plain(self, network: Callable[[Tensors], Output]) -> Output:
+        """Return the network's output on the unchanged batch: computed once, shared by all views."""
+        if self.plain_output is None:
+            self.plain_output = network(self.inputs)
+        return self.plain_output
 
-    def taken(self, index: Tensor) -> Batch:
-        """The examples at these places of the batch, in that order."""
+    def select(self, index: Tensor) -> Batch:
+        """Return the examples at the given positions of the batch, in that order."""
 
-        def at(value: Tensor | None) -> Tensor | None:
+        def select_rows(value: Tensor | None) -> Tensor | None:
             return None if value is None else value.index_select(0, index)
 
-        inputs = {name: value.index_select(0, index) for name, value in self.inputs.items()}
-        labels, ids = self.labels.index_select(0, index), self.ids.index_select(0, index)
-        targets = labels if self.targets is self.labels else self.targets.index_select(0, index)
-        place = self.place[index.cpu().numpy()]
-        return Batch(inputs, labels, targets, ids, at(self.teacher_logits), at(self.teacher_features), self.draws, place)
+        labels = self.labels.index_select(0, index)
+        return Batch(
+            inputs={name: value.index_select(0, index) for name, value in self.inputs.items()},
+            labels=labels,
+            targets=labels if self.targets is self.labels else self.targets.index_select(0, index),
+            ids=self.ids.index_select(0, index),
+            teacher_logits=select_rows(self.teacher_logits),
+            teacher_features=select_rows(self.teacher_features),
+            step=self.step,
+            positions=self.positions[index.cpu().numpy()],
+        )
 
 
 @dataclass
 class View:
-    """What a loss may see, under the names that losses ask for."""
+    """What a loss may see, under the names of the losses' arguments.
+
+    Examples
+    --------
+    >>> labels = torch.tensor([0, 1])
+    >>> view = View(torch.zeros(2, 3), torch.zeros(2, 5), labels, labels, ids=torch.tensor([8, 3]))
+    >>> len(view)
+    2
+    """
 
     logits: Tensor  # (N, K)
     features: Tensor  # (N, …)
-    labels: Tensor
-    targets: Tensor
-    ids: Tensor
-    teacher_logits: Tensor | None = None
-    teacher_features: Tensor | None = None
+    labels: Tensor  # (N,)
+    targets: Tensor  # (N,) labels, or (N, K) distributions
+    ids: Tensor  # (N,) positions in the training set
+    teacher_logits: Tensor | None = None  # (N, K)
+    teacher_features: Tensor | None = None  # (N, …)
     keep: Tensor | None = None  # (N,) True for rows that count; None: all
 
     def __len__(self) -> int:
         return len(self.logits)
 
 
-SEEN = tuple(f.name for f in fields(View) if f.name != "keep")
+VIEW_FIELDS = tuple(f.name for f in fields(View) if f.name != "keep")  # what a loss may name as an argument
 ViewMaker = Callable[[Any, Batch], View]
 
 
 def plain(network: Callable[[Tensors], Output], batch: Batch) -> View:
-    """The batch as it stands."""
-    said = batch.plain(network)
+    """Return the view of the unchanged batch.
+
+    Parameters
+    ----------
+    network : callable
+        The student: inputs by name to an `Output`.
+    batch : Batch
+        The examples.
+
+    Returns
+    -------
+    View
+        Logits and features of the batch with its labels, targets, ids and teacher outputs.
+    """
+    output = batch.run_plain(network)
     return View(
-        said.logits, said.features, batch.labels, batch.targets, batch.ids, batch.teacher_logits, batch.teacher_features
+        logits=output.logits,
+        features=output.features,
+        labels=batch.labels,
+        targets=batch.targets,
+        ids=batch.ids,
+        teacher_logits=batch.teacher_logits,
+        teacher_features=batch.teacher_features,
     )
 
 
-def joined(views: Iterable[View]) -> View:
-    """Parts of a batch as one."""
+def concatenate_views(views: Iterable[View]) -> View:
+    """Concatenate the views of the parts of a batch."""
     parts = list(views)
-    values: dict[str, list[Any]] = {name: [getattr(p, name) for p in parts] for name in (*SEEN, "keep")}
-    whole: dict[str, Any] = {name: None if v[0] is None else torch.cat(v) for name, v in values.items()}
-    return View(**whole)
+    columns: dict[str, Any] = {}
+    for name in (*VIEW_FIELDS, "keep"):
+        values = [getattr(part, name) for part in parts]
+        columns[name] = None if values[0] is None else torch.cat(values)
+    return View(**columns)
 
 
-def kept(view: View) -> View:
-    """Only the rows that count."""
+def select_kept_rows(view: View) -> View:
+    """Return the view of the rows that count only."""
     if view.keep is None:
         return view
     rows = view.keep.nonzero().squeeze(1)
-    values: Mapping[str, Tensor | None] = {name: getattr(view, name) for name in SEEN}
-    return View(**{name: None if v is None else v.index_select(0, rows) for name, v in values.items()})  # type: ignore[arg-type]
+    columns: dict[str, Any] = {}
+    for name in VIEW_FIELDS:
+        value = getattr(view, name)
+        columns[name] = None if value is None else value.index_select(0, rows)
+    return View(**columns)

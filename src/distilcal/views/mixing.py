@@ -20,7 +20,7 @@ from distilcal.config.schema import ViewSettings
 from distilcal.dynamics import Dynamics, aum_halves
 from distilcal.errors import InputError
 from distilcal.models.base import Mix, Output, Tensors, lerp
-from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, Rows, View
+from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, RowIndices, View
 from distilcal.views.pairs import PairRule, SalientPairs, build_pairs
 
 TEACHERS = frozenset({"teacher_logits", "teacher_features"})
@@ -52,7 +52,7 @@ class Mixing:
         return {**self.settings.model_dump(), "number": self.number, "pairs_by": type(self.pairs).__name__, **rule}
 
     @property
-    def asks_live(self) -> bool:
+    def needs_live_teacher(self) -> bool:
         """Whether its teacher must be run on what the student sees."""
         return self.settings.teacher == "mixed"
 
@@ -61,11 +61,11 @@ class Mixing:
         if s.kind == "cutout":
             return self._cut_out(network, batch)
         drawn = self._drawn(batch)
-        share = torch.from_numpy(drawn[batch.place]).to(batch.labels.device)
+        share = torch.from_numpy(drawn[batch.positions]).to(batch.labels.device)
         rows, keep = self.pairs(network, batch, self.number)
         if (drawn == 1).all():  # nobody in this step is mixed: what the plain pass said
             taught = self._taught(batch, batch, share, batch.inputs, None)
-            return self._view(batch, batch, share, batch.plain(network), keep, taught)
+            return self._view(batch, batch, share, batch.run_plain(network), keep, taught)
         share = torch.where(torch.from_numpy(keep).to(share.device), share, torch.ones_like(share))
         if s.kind == "manifold":
             layer = self._layer(batch)
@@ -80,9 +80,9 @@ class Mixing:
     def _drawn(self, batch: Batch) -> NDArray[np.float32]:
         """The share of each example of the whole step in its mix: views of a step draw it alike."""
         s = self.settings
-        rng = batch.draws.rng(LAMBDA)
+        rng = batch.step.rng(LAMBDA)
         changed = rng.random() < s.probability
-        count = len(batch.draws.rows)
+        count = len(batch.step.rows)
         alpha = s.alpha if s.alpha is not None else USUAL_ALPHA[s.kind]
         if not changed or alpha == 0:
             drawn = np.ones(count)
@@ -92,15 +92,15 @@ class Mixing:
 
     def _shares(self, batch: Batch) -> Tensor:
         """The share of each example of the batch (N,)."""
-        return torch.from_numpy(self._drawn(batch)[batch.place])
+        return torch.from_numpy(self._drawn(batch)[batch.positions])
 
     def _layer(self, batch: Batch) -> int | None:
         layers = self.settings.layers
-        return int(batch.draws.rng(PAIRS, self.number, 1).choice(layers)) if layers else None
+        return int(batch.step.rng(PAIRS, self.number, 1).choice(layers)) if layers else None
 
     # ---- places --------------------------------------------------------------------------------------------------------
 
-    def _at_input(self, network: Any, batch: Batch, rows: Rows, keep: Any, share: Tensor) -> View:
+    def _at_input(self, network: Any, batch: Batch, rows: RowIndices, keep: Any, share: Tensor) -> View:
         other = self._partners(batch, rows)
         mix: Mix | None = None
         inputs: Tensors
@@ -114,42 +114,42 @@ class Mixing:
         said = network(inputs) if mix is None else network(inputs, mix=mix)
         return self._view(batch, other, share, said, keep, self._taught(batch, other, share, inputs, mix))
 
-    def _at_layer(self, network: Any, batch: Batch, rows: Rows, keep: Any, share: Tensor, layer: int) -> View:
+    def _at_layer(self, network: Any, batch: Batch, rows: RowIndices, keep: Any, share: Tensor, layer: int) -> View:
         index = _positions(batch, rows)
         assert index is not None  # rules for hidden layers keep to the batch
-        other = batch.taken(index)
+        other = batch.select(index)
         said = network(batch.inputs, mix=Mix(share, layer, partner=index))
         return self._view(batch, other, share, said, keep, self._taught(batch, other, share, None, None))
 
-    def _at_features(self, network: Any, batch: Batch, rows: Rows, keep: Any, share: Tensor) -> View:
+    def _at_features(self, network: Any, batch: Batch, rows: RowIndices, keep: Any, share: Tensor) -> View:
         """Mixed features; the head is linear, so the mixed logits are its answer to them."""
-        own = batch.plain(network)
+        own = batch.run_plain(network)
         index = self._places(batch, rows)
         if index is not None:
-            other = batch.taken(index)
+            other = batch.select(index)
             theirs = Output(own.logits.index_select(0, index), own.features.index_select(0, index))
         else:
             # Only those who have a partner need one to go through the network; at least one, which keeps processes in step.
             asking = np.flatnonzero(keep) if keep.any() else np.zeros(1, dtype=np.int64)
-            fetched = self._fetched(batch, rows[asking])
+            fetched = self._load_partners(batch, rows[asking])
             places = torch.from_numpy(np.searchsorted(asking, np.arange(len(rows))).clip(max=len(asking) - 1))
             places = places.to(batch.labels.device)  # of those without a partner any: their share is 1
             answer = _by_length(network, fetched.inputs)
             theirs = Output(answer.logits.index_select(0, places), answer.features.index_select(0, places))
-            other = fetched.taken(places)
+            other = fetched.select(places)
         said = Output(lerp(own.logits, theirs.logits, share), lerp(own.features, theirs.features, share))
         return self._view(batch, other, share, said, keep, self._taught(batch, other, share, None, None))
 
     def _cut_out(self, network: Any, batch: Batch) -> View:
-        if batch.draws.rng(LAMBDA).random() >= self.settings.probability:
-            said, taught = batch.plain(network), _teacher_of(batch)
+        if batch.step.rng(LAMBDA).random() >= self.settings.probability:
+            said, taught = batch.run_plain(network), _teacher_of(batch)
         else:
             pixels = batch.inputs["pixels"]
             rng = self._rng(batch)
             height, width = pixels.shape[2:]
             inside = torch.zeros(len(pixels), 1, height, width, dtype=torch.bool)
             for _ in range(self.settings.holes):
-                centre = rng.integers((height, width), size=(len(batch.draws.rows), 2))[batch.place]
+                centre = rng.integers((height, width), size=(len(batch.step.rows), 2))[batch.positions]
                 half = self.settings.length // 2
                 inside |= box_mask(centre - half, centre + half, height, width)
             inputs = {"pixels": pixels.masked_fill(inside.to(pixels.device), 0.0)}  # 0 is the mean: images are normalised
@@ -160,47 +160,47 @@ class Mixing:
     # ---- parts ---------------------------------------------------------------------------------------------------------
 
     def _rng(self, batch: Batch) -> np.random.Generator:
-        return batch.draws.rng(PAIRS, self.number, 2)
+        return batch.step.rng(PAIRS, self.number, 2)
 
     def _boxes(self, batch: Batch, share: Tensor) -> tuple[Tensor, Tensor]:
         """Where the partner is pasted in (N, 1, H, W), and the share that the example keeps of its own area."""
         height, width = batch.inputs["pixels"].shape[2:]
-        centre = self._rng(batch).integers((height, width), size=(len(batch.draws.rows), 2))
-        centre = centre[batch.place if self.settings.shares == "sample" else np.zeros_like(batch.place)]
+        centre = self._rng(batch).integers((height, width), size=(len(batch.step.rows), 2))
+        centre = centre[batch.positions if self.settings.shares == "sample" else np.zeros_like(batch.positions)]
         low, high, left = boxes(share.cpu().numpy(), centre, height, width)
         inside = box_mask(low, high, height, width) & (share < 1).cpu().view(-1, 1, 1, 1)
         left_share = torch.from_numpy(left.astype(np.float32)).to(share.device)
         return inside.to(share.device), torch.where(share < 1, left_share, share)
 
-    def _partners(self, batch: Batch, rows: Rows) -> Batch:
+    def _partners(self, batch: Batch, rows: RowIndices) -> Batch:
         index = self._places(batch, rows)
-        return batch.taken(index) if index is not None else self._fetched(batch, rows)
+        return batch.select(index) if index is not None else self._load_partners(batch, rows)
 
-    def _places(self, batch: Batch, rows: Rows) -> Tensor | None:
+    def _places(self, batch: Batch, rows: RowIndices) -> Tensor | None:
         """Where the partners stand in the batch, if it holds them all.
 
         Of a part of a step only if its rule keeps to the part: processes must make as many passes as each other.
         """
-        whole = len(batch.place) == len(batch.draws.rows)
+        whole = len(batch.positions) == len(batch.step.rows)
         return _positions(batch, rows) if whole or isinstance(self.pairs, SalientPairs) else None
 
-    def _fetched(self, batch: Batch, rows: Rows) -> Batch:
-        assert batch.fetch is not None
-        seed = int(batch.draws.rng(CROPS, self.number).integers(1 << 31))
-        return batch.fetch(rows, seed, bool(batch.wanted & TEACHERS))
+    def _load_partners(self, batch: Batch, rows: RowIndices) -> Batch:
+        assert batch.load_rows is not None
+        seed = int(batch.step.rng(CROPS, self.number).integers(1 << 31))
+        return batch.load_rows(rows, seed, bool(batch.required_inputs & TEACHERS))
 
     def _taught(
         self, batch: Batch, other: Batch, share: Tensor, inputs: Tensors | None, mix: Mix | None
     ) -> dict[str, Tensor | None]:
         """The teacher's word: on what the student sees, or its probabilities for the two clean examples, mixed as they are."""
-        if not batch.wanted & TEACHERS:
+        if not batch.required_inputs & TEACHERS:
             return {}
         if self.settings.teacher == "mixed":
-            if batch.ask is None or inputs is None:
+            if batch.run_teacher is None or inputs is None:
                 raise InputError(
                     "teacher = 'mixed' needs a live teacher, and examples mixed at the input", remedy="use 'clean'"
                 )
-            return dict(batch.ask(inputs, mix))
+            return dict(batch.run_teacher(inputs, mix))
         if other is batch:
             return _teacher_of(batch)
         said: dict[str, Tensor | None] = {}
@@ -254,7 +254,7 @@ def box_mask(low: Any, high: Any, height: int, width: int) -> Tensor:
     return torch.from_numpy((down[:, :, None] & across[:, None, :])[:, None])
 
 
-def _positions(batch: Batch, rows: Rows) -> Tensor | None:
+def _positions(batch: Batch, rows: RowIndices) -> Tensor | None:
     """Where these rows stand in the batch; None if one of them does not."""
     own = batch.rows
     order = np.argsort(own, kind="stable")

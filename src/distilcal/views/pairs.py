@@ -21,9 +21,9 @@ from distilcal.config.schema import ViewSettings
 from distilcal.dynamics import Dynamics, aum_halves, regions, saliency
 from distilcal.errors import InputError
 from distilcal.models.base import Output
-from distilcal.views.batch import PAIRS, Batch, Rows
+from distilcal.views.batch import PAIRS, Batch, RowIndices
 
-Partners = tuple[Rows, NDArray[np.bool_]]
+Partners = tuple[RowIndices, NDArray[np.bool_]]
 PairRule = Callable[[Any, Batch, int], Partners]  # network, batch, number of the view
 BLOCK = 1 << 20  # cosines at a time: 4 MB
 
@@ -35,12 +35,12 @@ class RandomPairs:
     inside: bool = False
 
     def __call__(self, network: Any, batch: Batch, number: int) -> Partners:
-        rng = batch.draws.rng(PAIRS, number)
+        rng = batch.step.rng(PAIRS, number)
         if self.inside:
             own = batch.rows
             return own[rng.permutation(len(own))], np.ones(len(own), dtype=bool)
-        rows = batch.draws.rows
-        return rows[rng.permutation(len(rows))[batch.place]], np.ones(len(batch.place), dtype=bool)
+        rows = batch.step.rows
+        return rows[rng.permutation(len(rows))[batch.positions]], np.ones(len(batch.positions), dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class GroupPairs:
     """
 
     group: NDArray[np.int8]
-    members: tuple[Rows, Rows]
+    members: tuple[RowIndices, RowIndices]
     inside: bool = False  # only partners of the same batch
     only_own: bool = False  # of the same part of it
 
     def __call__(self, network: Any, batch: Batch, number: int) -> Partners:
-        rows = batch.rows if self.only_own else batch.draws.rows
-        rng = batch.draws.rng(PAIRS, number)
+        rows = batch.rows if self.only_own else batch.step.rows
+        rng = batch.step.rng(PAIRS, number)
         draw = rng.random(len(rows))
         partner, keep = rows.copy(), np.zeros(len(rows), dtype=bool)
         for group in (0, 1):
@@ -74,7 +74,7 @@ class GroupPairs:
             chosen[itself] = asked[(place[itself] + 1) % len(asked)]
             partner[asking], keep[asking] = chosen, chosen != rows[asking]
         if not self.only_own:
-            partner, keep = partner[batch.place], keep[batch.place]
+            partner, keep = partner[batch.positions], keep[batch.positions]
         return partner, keep
 
 
@@ -82,7 +82,7 @@ class GroupPairs:
 class GivenPairs:
     """A partner for every row, known before training."""
 
-    partner: Rows  # (N,)
+    partner: RowIndices  # (N,)
 
     def __call__(self, network: Any, batch: Batch, number: int) -> Partners:
         own = batch.rows
@@ -105,7 +105,7 @@ class SalientPairs:
         own = batch.rows
         device = batch.labels.device
         query = torch.from_numpy(self.stored[own]).to(device)
-        now = current_saliency(network, batch.plain(network), batch.labels, self.level)
+        now = current_saliency(network, batch.run_plain(network), batch.labels, self.level)
         cosine = unit(query) @ unit(now.to(query.dtype)).T
         sides = own if self.high is None else self.high[own]
         apart = torch.from_numpy(sides[:, None] != sides[None]).to(device)
@@ -139,14 +139,14 @@ def current_saliency(network: Any, said: Output, labels: Tensor, level: Literal[
 
 
 def unit(rows: Tensor) -> Tensor:
-    """Rows of length 1. Each is first divided by its largest entry, so that tiny ones keep their direction."""
+    """RowIndices of length 1. Each is first divided by its largest entry, so that tiny ones keep their direction."""
     return normalize(rows / rows.amax(dim=1, keepdim=True).clamp(min=1e-38), dim=1)
 
 
 @torch.no_grad()
 def extreme_partners(
     saliencies: NDArray[Any], high: NDArray[np.bool_] | None, which: Literal["similar", "dissimilar"], *, block: int = BLOCK
-) -> Rows:
+) -> RowIndices:
     """For every row the row of the other half (without halves: any other) of largest (smallest) cosine, of equals the first.
 
     Over all of them, to single precision, in blocks of matrix products: O(N²·K) time, O(N·K + block) memory, never N × N.

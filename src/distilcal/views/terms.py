@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from distilcal.errors import InputError
 from distilcal.losses import LOSSES, required_inputs
-from distilcal.views.batch import SEEN, View
+from distilcal.views.batch import VIEW_FIELDS, View
 
 # Their value on a batch is the mean of their values on its parts. All others, a user's own included, are taken to look at the
 # batch as a whole.
@@ -85,9 +85,9 @@ def build_term(
             bound = _Bound(made, settings) if settings else made
     except KeyError as error:
         raise InputError(f"{where}{name} needs {error.args[0]}", remedy="pass it in context") from None
-    unknown = [n for n in required_inputs(bound) if n not in SEEN]
+    unknown = [n for n in required_inputs(bound) if n not in VIEW_FIELDS]
     if unknown:
-        raise InputError(f"{where}{name} asks for {unknown[0]!r}", remedy=f"a view has {', '.join(SEEN)}")
+        raise InputError(f"{where}{name} asks for {unknown[0]!r}", remedy=f"a view has {', '.join(VIEW_FIELDS)}")
     return Term(bound, weight, view, name, name in BY_EXAMPLE and loss in LOSSES, settings)
 
 
