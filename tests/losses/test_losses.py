@@ -27,7 +27,7 @@ from distilcal.losses import (  # noqa: E402
     mmce_weighted,
     required_inputs,
     rkd,
-    smoothed,
+    smooth_targets,
 )
 from distilcal.losses.memory import equal_mass_gaps  # noqa: E402
 
@@ -91,7 +91,7 @@ CALIBRATION = {
 
 
 def target_entropy(labels, classes, alpha):
-    q = smoothed(labels, classes, alpha, "offtarget", dtype=F)
+    q = smooth_targets(labels, classes, alpha, "offtarget", dtype=F)
     return -(q * q.log()).sum(dim=1).mean()
 
 

@@ -15,13 +15,13 @@ from distilcal.config.schema import ModelSettings, TrainSettings
 from distilcal.data import Dataset
 from distilcal.errors import InputError, TrainingError
 from distilcal.io.folders import DamagedWarning
-from distilcal.losses import LOSSES
+from distilcal.losses import BY_EXAMPLE, LOSSES
 from distilcal.models import make_classifier
 from distilcal.models.inputs import cropped_and_flipped
 from distilcal.predictions import Predictions
 from distilcal.training import Features, compute_outputs, fit, predict
 from distilcal.training.schedule import build_optimizer, epoch_batches, rate_factor
-from distilcal.views import BY_EXAMPLE, VIEWS, View, build_term
+from distilcal.views import VIEWS, View, build_term
 
 # ---- against a plain loop ----------------------------------------------------------------------------------------------
 

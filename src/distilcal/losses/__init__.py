@@ -1,8 +1,10 @@
-"""Losses for training and distilling, listed in ``LOSSES``.
+"""Losses for training and distillation, listed in ``LOSSES``.
 
-A loss is a function of tensors, or a small module where it must remember, whose argument *names* say what it wants:
-``logits, labels, targets, features, teacher_logits, teacher_features, ids``. It works in anybody's loop; ``wants`` tells a
-loop what to hand over. A method is a weighted sum of such terms: ``0.1·cross_entropy + 0.9·kd`` is Hinton's.
+A loss is a function of tensors, or a small module where it has a memory, whose argument *names* say what it reads:
+``logits, labels, targets, features, teacher_logits, teacher_features, ids``. It works in anybody's loop; `required_inputs`
+tells a loop what to pass. A method is a weighted sum of such terms: ``0.1·cross_entropy + 0.9·kd`` is Hinton's.
+
+A new loss is one function and one entry in the table at the end of its module.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import Any
 from torch import nn
 
 from distilcal.losses.calibration import (
+    CALIBRATION_BY_EXAMPLE,
+    CALIBRATION_LOSSES,
     acls,
     brier,
     confidence_penalty,
@@ -26,36 +30,29 @@ from distilcal.losses.calibration import (
     mdca,
     mmce,
     mmce_weighted,
-    smoothed,
+    smooth_targets,
     softmax_bce,
 )
-from distilcal.losses.distillation import kd, rkd
-from distilcal.losses.memory import AdaFocal, ContrastiveDistillation, CorrectnessRanking, ProgressiveSelfDistillation
+from distilcal.losses.distillation import DISTILLATION_BY_EXAMPLE, DISTILLATION_LOSSES, kd, rkd
+from distilcal.losses.memory import (
+    MEMORY_BY_EXAMPLE,
+    MEMORY_LOSSES,
+    AdaFocal,
+    ContrastiveDistillation,
+    CorrectnessRanking,
+    ProgressiveSelfDistillation,
+)
 
 LOSSES: dict[str, Callable[..., Any]] = {
-    "cross_entropy": cross_entropy,
-    "focal": focal,
-    "flsd53": flsd53,
-    "brier": brier,
-    "softmax_bce": softmax_bce,
-    "confidence_penalty": confidence_penalty,
-    "mdca": mdca,
-    "dca": dca,
-    "mmce": mmce,
-    "mmce_weighted": mmce_weighted,
-    "cpc": cpc,
-    "mbls": mbls,
-    "acls": acls,
-    "kd": kd,
-    "rkd": rkd,
-    # modules: called once to make them, then as the functions
-    "crl": CorrectnessRanking,
-    "pskd": ProgressiveSelfDistillation,
-    "adafocal": AdaFocal,
-    "crd": ContrastiveDistillation,
+    **CALIBRATION_LOSSES,
+    **DISTILLATION_LOSSES,
+    **MEMORY_LOSSES,  # modules: called once to build them, then as the functions
 }
+# Losses whose value on a batch is the mean of their values on its parts. All others look at the batch as a whole.
+BY_EXAMPLE = CALIBRATION_BY_EXAMPLE | DISTILLATION_BY_EXAMPLE | MEMORY_BY_EXAMPLE
 
 __all__ = [
+    "BY_EXAMPLE",
     "LOSSES",
     "AdaFocal",
     "ContrastiveDistillation",
@@ -76,13 +73,33 @@ __all__ = [
     "mmce_weighted",
     "required_inputs",
     "rkd",
-    "smoothed",
+    "smooth_targets",
     "softmax_bce",
 ]
 
 
 def required_inputs(loss: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of what a loss is called with, in order: settings are keyword-only, the rest comes from the batch."""
-    call = loss.forward if isinstance(loss, nn.Module) or (isinstance(loss, type) and issubclass(loss, nn.Module)) else loss
+    """Return the names of the arguments that a loss is called with, in order.
+
+    Keyword-only arguments are settings; all others come from the batch.
+
+    Parameters
+    ----------
+    loss : callable
+        A function, a module, or the class of a module.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> required_inputs(kd)
+    ('logits', 'teacher_logits')
+    >>> required_inputs(LOSSES["crd"])
+    ('features', 'teacher_features', 'ids')
+    """
+    is_module = isinstance(loss, nn.Module) or (isinstance(loss, type) and issubclass(loss, nn.Module))
+    call = loss.forward if is_module else loss  # type: ignore[attr-defined]
     names = [p.name for p in inspect.signature(call).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     return tuple(name for name in names if name != "self")

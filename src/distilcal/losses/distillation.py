@@ -1,10 +1,11 @@
-"""Losses that hand a teacher's knowledge to a student. The teacher never receives gradient.
+"""Losses by which a student learns from a teacher. The teacher never receives gradient.
 
-The one with a memory, CRD, is in ``memory``.
+CRD, which has a memory, is in ``memory``. To add a loss, write a function here and enter it in ``DISTILLATION_LOSSES``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax, normalize, smooth_l1_loss
 
 from distilcal.errors import InputError
-from distilcal.losses.calibration import raised
+from distilcal.losses.calibration import at_least_float32
 
 
 def kd(
@@ -24,14 +25,42 @@ def kd(
     t_squared: bool = True,
     reduction: Literal["batch", "classes"] = "batch",
 ) -> Tensor:
-    """``T² · KL(softmax(teacher/T) ‖ softmax(student/T))``, mean over the batch; Hinton et al. 2015.
+    """Return the knowledge distillation loss.
 
-    ``student_temperature=1, t_squared=False`` divides the teacher's logits only (P000). ``reduction="classes"`` also divides
-    by K (P002's scaled KD). P003 is ``t_squared=False``, P004 the default. T² keeps the gradient's size as T grows.
+    ``T² · mean_i KL(softmax(teacher/T) ‖ softmax(student/T))``. Range: [0, ∞).
+
+    Parameters
+    ----------
+    logits : Tensor, shape (N, K)
+        Scores before the softmax.
+    teacher_logits : Tensor, shape (N, K)
+        The teacher's logits; they receive no gradient.
+    temperature : float, default 1.0
+        T: both sets of logits are divided by it.
+    student_temperature : float, optional
+        Divides the student's logits in place of T; with 1 and ``t_squared=False`` only the teacher's are divided (P000).
+    t_squared : bool, default True
+        Whether to multiply by T², which keeps the size of the gradient as T grows. P004 does, P003 does not.
+    reduction : {"batch", "classes"}, default "batch"
+        ``"classes"`` divides by K too (P002's scaled KD).
+
+    Returns
+    -------
+    Tensor, scalar
+
+    References
+    ----------
+    Hinton et al. 2015.
+
+    Examples
+    --------
+    >>> logits, teacher_logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
+    >>> round(float(kd(logits, teacher_logits, temperature=2.0)), 4)
+    0.2364
     """
     if not temperature > 0 or not (student_temperature is None or student_temperature > 0):
         raise InputError(f"temperature {temperature} and {student_temperature} must be positive")
-    logits, teacher_logits = raised(logits), raised(teacher_logits).detach()
+    logits, teacher_logits = at_least_float32(logits), at_least_float32(teacher_logits).detach()
     student = log_softmax(logits / (temperature if student_temperature is None else student_temperature), dim=1)
     # Where the teacher gives probability 0 a class takes no part: 0 · (-inf - x) must be 0, so the logarithm stays finite.
     teacher = log_softmax(teacher_logits.to(logits.dtype) / temperature, dim=1).clamp(min=-1e30)
@@ -44,12 +73,41 @@ def kd(
 
 
 def rkd(features: Tensor, teacher_features: Tensor, *, distance: float = 25.0, angle: float = 50.0) -> Tensor:
-    """Relational KD ``w_D · L_distance + w_A · L_angle``; Park et al. 2019. O(N²·D + N³); 0 for a single row.
+    """Return the relational knowledge distillation loss.
 
-    Pairwise distances, divided by their mean, and cosines of the angles of all triples are compared by smooth L1, mean over
-    all N² and N³ entries. Features (N, …) are flattened; student and teacher may differ in width.
+    ``w_D · L_distance + w_A · L_angle``. Range: [0, ∞).
+
+    Pairwise distances, divided by their mean, and cosines of the angles of all triples are compared by smooth L1, mean over all
+    N² and N³ entries; 0 for a single row. Cost O(N²·D + N³).
+
+    Parameters
+    ----------
+    features : Tensor, shape (N, ...)
+        The student's features; they are flattened.
+    teacher_features : Tensor, shape (N, ...)
+        The teacher's, of any width; they receive no gradient.
+    distance : float, default 25.0
+        w_D.
+    angle : float, default 50.0
+        w_A.
+
+    Returns
+    -------
+    Tensor, scalar
+
+    References
+    ----------
+    Park et al. 2019.
+
+    Examples
+    --------
+    >>> features = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    >>> round(float(rkd(features, 3 * features)), 4)
+    0.0
+    >>> float(rkd(features, features.flip(0))) > 0
+    True
     """
-    student, teacher = raised(features).flatten(1), raised(teacher_features).detach().flatten(1)
+    student, teacher = at_least_float32(features).flatten(1), at_least_float32(teacher_features).detach().flatten(1)
     if len(student) < 2:
         return student.sum() * 0.0
     teacher = teacher.to(student.dtype)
@@ -73,3 +131,7 @@ def _angles(x: Tensor) -> Tensor:
     """(N, N, N) cosine of the angle at row i between rows j and k."""
     towards = normalize(x[None] - x[:, None], dim=2, eps=1e-12)  # (i, j, D): from i to j
     return towards @ towards.transpose(1, 2)
+
+
+DISTILLATION_LOSSES: dict[str, Callable[..., Tensor]] = {"kd": kd, "rkd": rkd}
+DISTILLATION_BY_EXAMPLE = frozenset({"kd"})  # value on a batch = mean of the values on its parts

@@ -1,7 +1,10 @@
-"""Losses that remember: small modules with the same call as the functions, a ``state_dict``, and hooks the loop calls.
+"""Losses with a memory: small modules that are called like the functions, with a ``state_dict`` and hooks for the loop.
 
-``ids`` (N,) are positions in the training set, 0 … n_data - 1. ``start_epoch(epoch, epochs)`` counts epochs from 0. What a
-loss remembers is updated inside its call, after the value is computed, in training mode only.
+``ids`` (N,) are positions in the training set, 0 … n_data - 1. ``start_epoch(epoch, epochs)`` counts epochs from 0. The memory
+is updated inside the call, after the value is computed, in training mode only. ``update(confidence, correct)``, where there is
+one, is called with dev predictions after every epoch.
+
+To add a loss, write a module here and enter it in ``MEMORY_LOSSES``: it is built once for each training.
 """
 
 from __future__ import annotations
@@ -15,15 +18,34 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, normalize, one_hot
 
 from distilcal.errors import InputError
-from distilcal.losses.calibration import _of_label, cross_entropy, raised
+from distilcal.losses.calibration import at_least_float32, cross_entropy, gather_labels
 
 
 class CorrectnessRanking(nn.Module):
-    """CRL: confidence shall be ordered as the share of times a sample was right; Moon et al. 2020, weight 1.
+    """CRL: confidences are ordered as the share of epochs in which a sample was right; the usual weight is 1.
 
-    Neighbours in the batch (the last with the first) are compared: ``mean max(0, -g·(κ_a - κ_b) + |ĉ_a - ĉ_b|)``, g the sign
-    of ĉ_a - ĉ_b and 0 for equals. ``rank`` is the confidence κ: ``"softmax"`` largest probability, ``"margin"`` to the second,
-    ``"entropy"`` -H/log K. Memory: one number per sample.
+    ``mean max(0, -g·(κ_a - κ_b) + |ĉ_a - ĉ_b|)`` over neighbours a, b in the batch (the last with the first), g the sign of
+    ĉ_a - ĉ_b and 0 for equals. Range: [0, 2]. A statistic of the whole batch. Memory: one number per sample.
+
+    Parameters
+    ----------
+    n_data : int
+        Number of training examples.
+    rank : {"softmax", "margin", "entropy"}, default "softmax"
+        The confidence κ: the largest probability, its margin over the second, or -H/log K.
+
+    References
+    ----------
+    Moon et al. 2020.
+
+    Examples
+    --------
+    >>> loss = CorrectnessRanking(4)
+    >>> loss.start_epoch(0, 10)
+    >>> float(loss(torch.eye(2), torch.tensor([0, 1]), torch.tensor([3, 1])))
+    0.0
+    >>> loss.times_right.tolist()
+    [0.0, 1.0, 0.0, 1.0]
     """
 
     def __init__(self, n_data: int, *, rank: Literal["softmax", "margin", "entropy"] = "softmax"):
@@ -37,11 +59,12 @@ class CorrectnessRanking(nn.Module):
         self.register_buffer("most", torch.ones((), dtype=torch.float64))
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
-        """The count that a sample can have reached: the number of epochs behind it, at least 1."""
+        """Set the count that a sample can have reached: the number of epochs before this one, at least 1."""
         self.most.fill_(max(1, epoch))
 
     def forward(self, logits: Tensor, labels: Tensor, ids: Tensor) -> Tensor:
-        log_probs = log_softmax(raised(logits), dim=1)
+        """Return the loss of a batch and count which of its examples were right."""
+        log_probs = log_softmax(at_least_float32(logits), dim=1)
         loss = self._ranking(log_probs, ids)
         if self.training:
             right = (log_probs.argmax(dim=1) == labels).to(self.times_right.dtype)
@@ -66,10 +89,34 @@ class CorrectnessRanking(nn.Module):
 
 
 class ProgressiveSelfDistillation(nn.Module):
-    """PS-KD: cross-entropy against ``(1 - α_e)·label + α_e·own prediction of the last epoch``; Kim et al. 2021.
+    """PS-KD: cross-entropy against a mix of the label and the own prediction of the last epoch.
 
-    α_e = ``alpha``·(e + 1)/E. In epoch 0 the last prediction is the label. Memory: n_data × K numbers in single precision,
-    or in the precision of ``dtype``.
+    ``mean CE(p, (1 - α_e) · label + α_e · last prediction)``, α_e = α · (e + 1)/E. Range: [0, ∞). In the first epoch the last
+    prediction is the label. Memory: n_data × K numbers.
+
+    Parameters
+    ----------
+    n_data : int
+        Number of training examples.
+    classes : int
+        Number of classes K.
+    alpha : float, default 0.8
+        α, the share of the own prediction in the last epoch.
+    dtype : torch.dtype, default torch.float32
+        Precision in which predictions are remembered.
+
+    References
+    ----------
+    Kim et al. 2021.
+
+    Examples
+    --------
+    >>> loss = ProgressiveSelfDistillation(4, 2)
+    >>> loss.start_epoch(0, 10)
+    >>> round(float(loss(torch.eye(2), torch.tensor([0, 1]), torch.tensor([3, 1]))), 4)
+    0.3133
+    >>> loss.seen.tolist()
+    [False, True, False, True]
     """
 
     def __init__(self, n_data: int, classes: int, *, alpha: float = 0.8, dtype: torch.dtype = torch.float32):
@@ -83,10 +130,12 @@ class ProgressiveSelfDistillation(nn.Module):
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
+        """Set α_e, the share of the own prediction in this epoch."""
         self.share.fill_(self.alpha * (epoch + 1) / epochs)
 
     def forward(self, logits: Tensor, labels: Tensor, ids: Tensor) -> Tensor:
-        logits = raised(logits)
+        """Return the loss of a batch and remember its predictions."""
+        logits = at_least_float32(logits)
         truth = one_hot(labels, logits.shape[1]).to(logits.dtype)
         last = torch.where(self.seen[ids, None], self.last[ids].to(logits.dtype), truth)
         share = float(self.share)
@@ -98,11 +147,35 @@ class ProgressiveSelfDistillation(nn.Module):
 
 
 class AdaFocal(nn.Module):
-    """Focal loss whose γ follows the calibration of each bin of confidence on dev; Ghosh et al. 2022.
+    """AdaFocal: focal loss whose γ follows the calibration of each bin of confidence on dev.
 
     A sample takes the γ of the bin that holds its p_y: ``-(1 - p_y)^γ log p_y`` for γ ≥ 0, ``-(1 + p_y)^|γ| log p_y`` below.
-    After every epoch ``update(confidence, correct)`` on dev predictions renews the bins (equal mass) and moves each γ with
-    the gap of its bin: γ·exp(λ·gap), for negative γ γ·exp(-λ·gap), through ±``switch`` to the other sign, within bounds.
+    Range: [0, ∞). After every epoch `update` on dev predictions renews the bins (equal mass) and moves each γ with the gap of
+    its bin: γ·exp(λ·gap), for negative γ γ·exp(-λ·gap), through ±``switch`` to the other sign, within bounds.
+
+    Parameters
+    ----------
+    bins : int, default 15
+        Number of bins.
+    rate : float, default 1.0
+        λ.
+    switch : float, default 0.2
+        Where γ changes its sign.
+    lowest, highest : float, default -2.0 and 20.0
+        Bounds of γ.
+
+    References
+    ----------
+    Ghosh et al. 2022.
+
+    Examples
+    --------
+    >>> loss = AdaFocal(bins=2)
+    >>> round(float(loss(torch.eye(2), torch.tensor([0, 1]))), 4)
+    0.0842
+    >>> loss.update([0.6, 0.7, 0.8, 0.9], [0, 0, 1, 1])
+    >>> loss.gamma.round(decimals=3).tolist()
+    [1.284, 0.905]
     """
 
     def __init__(self, *, bins: int = 15, rate: float = 1.0, switch: float = 0.2, lowest: float = -2.0, highest: float = 20.0):
@@ -114,7 +187,8 @@ class AdaFocal(nn.Module):
         self.register_buffer("gamma", torch.ones(bins, dtype=torch.float64))
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        log_p = _of_label(log_softmax(raised(logits), dim=1), labels)
+        """Return the loss of a batch."""
+        log_p = gather_labels(log_softmax(at_least_float32(logits), dim=1), labels)
         p = log_p.exp()
         gamma = self.gamma_of(p.detach()).to(p.dtype)
         base = torch.where(gamma >= 0, 1 - p, 1 + p) + 1e-20
@@ -123,11 +197,11 @@ class AdaFocal(nn.Module):
         return (-power * log_p).mean()
 
     def gamma_of(self, p: Tensor) -> Tensor:
-        """The γ of the bin [lower, upper) of each probability; the first and last bins reach outward."""
+        """Return the γ of the bin [lower, upper) of each probability; the first and last bins reach outward."""
         return self.gamma[torch.bucketize(p.to(self.edges.dtype), self.edges[1:-1], right=True)]
 
     def update(self, confidence: ArrayLike, correct: ArrayLike) -> None:
-        """Renew the bins from dev's top-label confidences and move γ with their gaps."""
+        """Renew the bins from dev's top-label confidences (N,) and whether they are right (N,), and move γ with their gaps."""
         edges, gap = equal_mass_gaps(np.asarray(confidence, np.float64), np.asarray(correct, np.float64), len(self.gamma))
         self.edges.copy_(torch.from_numpy(edges))
         self.step(torch.from_numpy(gap))
@@ -140,9 +214,15 @@ class AdaFocal(nn.Module):
 
 
 def equal_mass_gaps(confidence: np.ndarray, correct: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Edges (B + 1,) and gap mean confidence - accuracy (B,), 0 where empty, by AdaFocal's released code.
+    """Return edges (B + 1,) and the gap mean confidence - accuracy (B,), 0 where empty, as AdaFocal's released code does.
 
-    Interpolated edges, bins (lo, hi]; confidences equal to the smallest are in no bin, as there.
+    Edges are interpolated and bins are (lower, upper]; confidences equal to the smallest are in no bin, as in that code.
+
+    Examples
+    --------
+    >>> edges, gap = equal_mass_gaps(np.array([0.6, 0.7, 0.8, 0.9]), np.array([0, 0, 1, 1]), 2)
+    >>> gap.round(2).tolist()
+    [0.25, -0.1]
     """
     n = len(confidence)
     edges = np.interp(np.linspace(0, n, bins + 1), np.arange(n), np.sort(confidence))
@@ -154,13 +234,42 @@ def equal_mass_gaps(confidence: np.ndarray, correct: np.ndarray, bins: int) -> t
 
 
 class ContrastiveDistillation(nn.Module):
-    """CRD: a student's feature shall tell its own teacher feature from those of other classes; Tian et al. 2020, weight 0.8.
+    """CRD: a student's feature tells its own teacher feature from those of other classes; the usual weight is 0.8.
 
-    Both features go through a linear map to ``dim`` and are normalised; both maps are trained with the student. Scores
-    against ``negatives`` remembered features of other classes (drawn without replacement where there are enough) enter a
-    noise-contrastive loss, whose constants Z are set by the first batch and then frozen.
+    Both features go through a linear map to ``dim`` and are normalised; both maps are trained with the student. Scores against
+    ``negatives`` remembered features of other classes (drawn without replacement where there are enough) enter a
+    noise-contrastive loss, ``-mean_i [log P⁺/(P⁺ + k/n) + Σ_neg log (k/n)/(P⁻ + k/n)]``, once for each side, whose constants Z
+    are set by the first batch and then frozen. Range: [0, ∞).
 
     Memory: two banks of n_data × dim, and N × n_data scores at a time. Cost: O(N · n_data · dim).
+
+    Parameters
+    ----------
+    features, teacher_features : int
+        Width of the flattened features of student and teacher.
+    labels : Tensor of int, shape (n_data,)
+        Labels of all training examples.
+    dim : int, default 128
+        Width in which features are compared.
+    negatives : int, default 16384
+        k, the number of features of other classes.
+    temperature : float, default 0.07
+        Divides cosines.
+    momentum : float, default 0.5
+        Share of the old feature when a bank is updated.
+    seed : int, default 0
+        Of the banks and of the drawn negatives.
+
+    References
+    ----------
+    Tian et al. 2020.
+
+    Examples
+    --------
+    >>> loss = ContrastiveDistillation(3, 4, torch.tensor([0, 1, 0, 1]), negatives=2)
+    >>> value = loss(torch.randn(2, 3), torch.randn(2, 4), torch.tensor([3, 0]))
+    >>> value.shape, bool(value > 0)
+    (torch.Size([]), True)
     """
 
     def __init__(
@@ -194,18 +303,19 @@ class ContrastiveDistillation(nn.Module):
             self.register_buffer(name, torch.full((), -1.0, dtype=torch.float64))  # set by the first batch
 
     def forward(self, features: Tensor, teacher_features: Tensor, ids: Tensor) -> Tensor:
+        """Return the loss of a batch with newly drawn negatives."""
         return self.contrast(features, teacher_features, torch.cat([ids[:, None], self.draw(ids)], dim=1))
 
     def draw(self, ids: Tensor) -> Tensor:
-        """Indices (N, negatives) of samples of other classes."""
+        """Return indices (N, negatives) of samples of other classes."""
         other = (self.labels[None] != self.labels[ids, None]).to(torch.float32)  # (N, n_data)
         enough = bool((other.sum(dim=1) >= self.negatives).all())
         return torch.multinomial(other.cpu(), self.negatives, replacement=not enough, generator=self.generator).to(ids.device)
 
     def contrast(self, features: Tensor, teacher_features: Tensor, index: Tensor) -> Tensor:
-        """The loss with given indices (N, 1 + negatives), the positive first; then the banks move."""
-        student = normalize(self.embed_student(raised(features).flatten(1)), dim=1)
-        teacher = normalize(self.embed_teacher(raised(teacher_features).detach().flatten(1)), dim=1)
+        """Return the loss with given indices (N, 1 + negatives), the positive first, and update the banks."""
+        student = normalize(self.embed_student(at_least_float32(features).flatten(1)), dim=1)
+        teacher = normalize(self.embed_teacher(at_least_float32(teacher_features).detach().flatten(1)), dim=1)
         # All scores at once and then the wanted ones: gathering (N, negatives, dim) features would take far more memory.
         score_student = torch.exp((student @ self.teacher_bank.T).gather(1, index) / self.temperature)
         score_teacher = torch.exp((teacher @ self.student_bank.T).gather(1, index) / self.temperature)
@@ -227,10 +337,11 @@ class ContrastiveDistillation(nn.Module):
         return bank.index_copy(0, own, normalize(mixed, dim=1))
 
     def get_extra_state(self) -> Tensor:
-        """The generator's state, so that a resumed run draws the same negatives."""
+        """Return the generator's state, so that a resumed run draws the same negatives."""
         return self.generator.get_state()
 
     def set_extra_state(self, state: Tensor) -> None:
+        """Restore the generator's state."""
         self.generator.set_state(state)
 
 
@@ -240,3 +351,12 @@ def _noise_contrast(p: Tensor, n_data: int) -> Tensor:
     positive = torch.log(p[:, 0] / (p[:, 0] + noise + 1e-7))
     negative = torch.log(noise / (p[:, 1:] + noise + 1e-7)).sum(dim=1)
     return -(positive + negative).mean()
+
+
+MEMORY_LOSSES: dict[str, type[nn.Module]] = {
+    "crl": CorrectnessRanking,
+    "pskd": ProgressiveSelfDistillation,
+    "adafocal": AdaFocal,
+    "crd": ContrastiveDistillation,
+}
+MEMORY_BY_EXAMPLE = frozenset({"pskd", "adafocal"})  # value on a batch = mean of the values on its parts

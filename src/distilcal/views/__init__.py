@@ -19,14 +19,13 @@ from distilcal.views.batch import (
 )
 from distilcal.views.checks import check_view
 from distilcal.views.mixing import Mixing, build_view
-from distilcal.views.terms import BY_EXAMPLE, Term, build_term
+from distilcal.views.terms import Term, build_term
 
 VIEWS: dict[str, ViewMaker] = {"plain": plain}
 Kind = Literal["mixup", "manifold", "cutmix", "cutout"]
 MIXED: tuple[Kind, ...] = ("mixup", "manifold", "cutmix", "cutout")  # can be named by a term without settings
 
 __all__ = [
-    "BY_EXAMPLE",
     "MIXED",
     "VIEWS",
     "VIEW_FIELDS",

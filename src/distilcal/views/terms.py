@@ -11,25 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from distilcal.errors import InputError
-from distilcal.losses import LOSSES, required_inputs
+from distilcal.losses import BY_EXAMPLE, LOSSES, required_inputs
 from distilcal.views.batch import VIEW_FIELDS, View
-
-# Their value on a batch is the mean of their values on its parts. All others, a user's own included, are taken to look at the
-# batch as a whole.
-BY_EXAMPLE = (
-    "cross_entropy",
-    "focal",
-    "flsd53",
-    "brier",
-    "softmax_bce",
-    "confidence_penalty",
-    "cpc",
-    "mbls",
-    "acls",
-    "kd",
-    "pskd",
-    "adafocal",
-)
 
 
 @dataclass(frozen=True)
