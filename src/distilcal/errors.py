@@ -7,6 +7,8 @@ and what to do; the command line prints them as one line and exits with code 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class DistilcalError(Exception):
     """Base class of the errors that distilcal raises on purpose.
@@ -66,3 +68,28 @@ class TrainingError(DistilcalError, RuntimeError):
 
 class StoreError(DistilcalError, RuntimeError):
     """The store or the folder of a run cannot be used: it is locked, damaged or of another format."""
+
+
+def list_names(names: Sequence[object], limit: int = 8) -> str:
+    """Return names in quotes for a message, the last ones counted instead of shown.
+
+    Parameters
+    ----------
+    names : sequence
+        Class names, columns or the like.
+    limit : int
+        How many to show.
+
+    Returns
+    -------
+    str
+        The names, separated by commas.
+
+    Examples
+    --------
+    >>> list_names(["cat", "dog", "frog"], limit=2)
+    "'cat', 'dog' and 1 more"
+    """
+    shown = ", ".join(repr(str(name)) for name in names[:limit])
+    hidden = len(names) - limit
+    return shown if hidden <= 0 else f"{shown} and {hidden} more"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distilcal.errors import InputError
+from distilcal.errors import InputError, list_names
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -293,7 +293,7 @@ class Predictions:
             return self
         if sorted(wanted) != sorted(self.classes):
             raise InputError(
-                f"{self.name!r} has classes {_listed(self.classes)}, not {_listed(wanted)}",
+                f"{self.name!r} has classes {list_names(self.classes)}, not {list_names(wanted)}",
                 remedy="rename them so that both sets use the same names",
             )
         columns = np.array([self.classes.index(c) for c in wanted])
@@ -418,11 +418,6 @@ def _first(mask: Any) -> int:
     return int(np.argmax(mask))
 
 
-def _listed(names: Sequence[str], most: int = 6) -> str:
-    shown = ", ".join(repr(str(n)) for n in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
 def _matrix(values: ArrayLike, what: str) -> NDArray[Any]:
     try:
         matrix = np.asarray(values)
@@ -508,7 +503,7 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
         raise InputError(
             f"label {labels[_first(bad)]} is not between 0 and {len(classes) - 1}",
             row=_first(bad),
-            remedy=f"there are {len(classes)} classes: {_listed(classes)}",
+            remedy=f"there are {len(classes)} classes: {list_names(classes)}",
         )
     return labels.astype(np.int64, copy=False)
 
@@ -529,4 +524,4 @@ def labels_from_text(labels: NDArray[np.str_], classes: tuple[str, ...]) -> IntA
     unknown = next(d for d in distinct if str(d) not in known)
     row = _first(labels == unknown)
     kind = "a class name" if named else "a class name or an index"
-    raise InputError(f"label {str(unknown)!r} is not {kind}", row=row, remedy=f"the classes are {_listed(classes)}")
+    raise InputError(f"label {str(unknown)!r} is not {kind}", row=row, remedy=f"the classes are {list_names(classes)}")

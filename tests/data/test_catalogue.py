@@ -647,7 +647,7 @@ def hub(monkeypatch):
         asked.append((name, config, split))
         return held[split]
 
-    monkeypatch.setattr(sources, "_datasets", lambda: SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr(sources, "_import_datasets", lambda: SimpleNamespace(load_dataset=load_dataset))
     return held, asked
 
 

@@ -221,7 +221,7 @@ def test_numbers_as_classes_are_in_numerical_order(tmp_path):
         ("id,text,label\n1,a,x\n1,b,y\n", {}, "d.csv, line 3: id '1' stands twice"),
         ("text,label\n", {}, "no rows"),
         ("text,label\na,x\nb,x\n", {}, "1 class"),
-        ("text,label_prob_a,label_prob_b\nt,one,0\n", {}, "d.csv, line 2: .*not all numbers"),
+        ("text,label_prob_a,label_prob_b\nt,one,0\n", {}, "d.csv, line 2: 'one' in column 'label_prob_a' is not a number"),
         ('text,label\n"open,x\n', {}, "not readable as CSV"),
     ],
 )
@@ -365,7 +365,7 @@ def test_overlap_is_found_by_content(tmp_path):
 def test_numbers_are_not_taken_for_names(tmp_path):
     write(tmp_path / "t.csv", [(f"t{i}", ["yes", "no", "maybe"][i % 3]) for i in range(60)])
     write(tmp_path / "e.csv", [(f"e{i}", str(i % 3)) for i in range(30)])
-    with pytest.raises(InputError, match="labels are numbers .* say in which order"):
+    with pytest.raises(InputError, match="labels are numbers .* list the classes in the order"):
         read_splits(DataSettings(train=str(tmp_path / "t.csv"), test=str(tmp_path / "e.csv")))
     said = DataSettings(train=str(tmp_path / "t.csv"), test=str(tmp_path / "e.csv"), classes=("yes", "no", "maybe"))
     assert read_splits(said).test.labels[:3].tolist() == [0, 1, 2]

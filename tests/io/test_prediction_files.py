@@ -109,7 +109,7 @@ CSV_MISTAKES = {
     "no name": ("label,prob_a,prob_\na,0.5,0.5\n", "'' is no name for a class"),
     "one class": ("label,prob_a\na,1.0\n", "only one class"),
     "no label": ("prob_a,prob_b\n0.5,0.5\n", "it needs 'label'"),
-    "repeated column": ("label,prob_a,prob_a\na,0.5,0.5\n", "'prob_a' stands twice"),
+    "repeated column": ("label,prob_a,prob_a\na,0.5,0.5\n", "duplicate column 'prob_a'"),
     "open quote": ('label,prob_a,prob_b\na,"0.5,0.5\n', "not readable as CSV"),
     "votes": ("label,prob_a,prob_b,label_prob_a,label_prob_c\na,0.5,0.5,1,0\n", "name other classes"),
 }
@@ -126,7 +126,7 @@ def test_csv_mistakes(tmp_path, name):
 
 
 def test_csv_errors_beyond_the_first_chunk_name_their_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("distilcal.io.predictions.CHUNK_ROWS", 3)
+    monkeypatch.setattr("distilcal.io.tables.CHUNK_ROWS", 3)
     rows = ["a,0.5,0.5"] * 10
     assert len(read_predictions(write(tmp_path / "ok.csv", "label,prob_a,prob_b\n" + "\n".join(rows) + "\n"))) == 10
     rows[7] = "a,oops,0.5"

@@ -3,7 +3,9 @@
 from distilcal.data.catalogue import BENCHMARKS, Benchmark, load_benchmark, summary
 from distilcal.data.corruptions import CORRUPTIONS, corrupted
 from distilcal.data.dataset import Choices, Dataset, Images, Role, Texts, Vectors, choices, overlap, texts
-from distilcal.data.sources import Columns, read_dataset, sheet
+from distilcal.data.image_source import read_sheet
+from distilcal.data.sources import read_dataset
+from distilcal.data.table_source import Columns
 from distilcal.io.tables import read_table
 
 __all__ = [
@@ -22,8 +24,8 @@ __all__ = [
     "load_benchmark",
     "overlap",
     "read_dataset",
+    "read_sheet",
     "read_table",
-    "sheet",
     "summary",
     "texts",
 ]

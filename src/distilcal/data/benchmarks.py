@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.data.dataset import Choices, Dataset, Images, Texts, choices, numbered, texts
-from distilcal.data.sources import Columns, from_table, pillow, read_dataset, sheet
+from distilcal.data.image_source import import_pillow, read_sheet
+from distilcal.data.sources import read_dataset
+from distilcal.data.table_source import Columns, dataset_from_table
 from distilcal.errors import InputError
 from distilcal.io.atomic import open_npz
 from distilcal.io.tables import Table, read_table
@@ -157,9 +159,9 @@ def read_tables(
     for names, pattern in files.items():
         table = _table(folder, pattern, header)
         if drop:
-            rows = [i for i, v in enumerate(table.column(columns.label)) if v != drop]
-            table = Table(table.source, {k: [v[i] for i in rows] for k, v in table.columns.items()}, [])
-        data = settled(from_table(table, columns, classes), group)
+            labels = table.values(columns.label)
+            table = table.select([row for row, label in enumerate(labels) if label != drop])
+        data = settled(dataset_from_table(table, columns, classes), group)
         splits |= divide(shuffled(data) if shuffle else data, names)
     return splits
 
@@ -175,12 +177,12 @@ def read_goemotions(folder: Path) -> Splits:
     splits: Splits = {}
     for name in ("train", "dev", "test"):
         table = _table(folder, f"{name}.tsv*", header=("text", "labels", "id"))
-        ids = table.filled("id")
+        ids = table.texts("id")
         labels = []
-        for i, given in zip(ids, table.filled("labels"), strict=True):
+        for i, given in zip(ids, table.texts("labels"), strict=True):
             found = sorted({index[int(v)] for v in given.split(",")})
             labels.append(found[0] if len(found) == 1 else found[_draw(i) % len(found)])
-        splits[name] = Dataset(texts(table.filled("text")), np.array(labels), EMOTIONS, np.array(ids))
+        splits[name] = Dataset(texts(table.texts("text")), np.array(labels), EMOTIONS, np.array(ids))
     return splits
 
 
@@ -193,11 +195,11 @@ def read_meld(folder: Path) -> Splits:
     splits: Splits = {}
     for name in ("train", "dev", "test"):
         table = _table(folder, f"{name}_sent_emo.csv*")
-        labels = np.array(table.filled("Emotion"))
-        dialogue = np.array([f"{name}-{d}" for d in table.filled("Dialogue_ID")])
-        ids = np.array([f"{d}-{u}" for d, u in zip(dialogue, table.filled("Utterance_ID"), strict=True)])
+        labels = np.array(table.texts("Emotion"))
+        dialogue = np.array([f"{name}-{d}" for d in table.texts("Dialogue_ID")])
+        ids = np.array([f"{d}-{u}" for d, u in zip(dialogue, table.texts("Utterance_ID"), strict=True)])
         kept = np.flatnonzero(labels != "non-neutral")
-        inputs = texts(table.filled("Utterance")).take(kept)
+        inputs = texts(table.texts("Utterance")).take(kept)
         splits[name] = Dataset(inputs, labels[kept], EMOTIONS, ids[kept], groups=dialogue[kept])
     return splits
 
@@ -205,10 +207,10 @@ def read_meld(folder: Path) -> Splits:
 def read_epitome(folder: Path, mechanism: str) -> Splits:
     """Posts and responses, divided 75 : 5 : 20 by seeker's post, alike for the three mechanisms: labels have no part in it."""
     table = _table(folder, f"{mechanism}-reddit.csv*")
-    labels = np.array([int(level != "0") for level in table.filled("level")])
-    posts = table.filled("sp_id")
-    ids = numbered(np.array([f"{s}-{r}" for s, r in zip(posts, table.filled("rp_id"), strict=True)]))
-    inputs = texts(table.filled("seeker_post"), table.filled("response_post"))
+    labels = np.array([int(level != "0") for level in table.texts("level")])
+    posts = table.texts("sp_id")
+    ids = numbered(np.array([f"{s}-{r}" for s, r in zip(posts, table.texts("rp_id"), strict=True)]))
+    inputs = texts(table.texts("seeker_post"), table.texts("response_post"))
     whole = Dataset(inputs, labels, EMPATHY, ids, groups=np.array(posts))
     parts = divide(replace(whole, labels=None), "train+dev+test", (0.75, 0.05, 0.2))
     return {name: whole.select(np.isin(whole.ids, part.ids)) for name, part in parts.items()}
@@ -217,17 +219,17 @@ def read_epitome(folder: Path, mechanism: str) -> Splits:
 def read_news_empathy(folder: Path) -> Splits:
     """Essays on news, divided by writer."""
     table = _table(folder, "messages.csv*")
-    labels = np.array([int(v) for v in table.filled("empathy_bin")])
-    ids, writers = np.array(table.filled("message_id")), np.array(table.filled("response_id"))
-    return divide(Dataset(texts(table.filled("essay")), labels, EMPATHY, ids, groups=writers), "train+dev+test")
+    labels = np.array([int(v) for v in table.texts("empathy_bin")])
+    ids, writers = np.array(table.texts("message_id")), np.array(table.texts("response_id"))
+    return divide(Dataset(texts(table.texts("essay")), labels, EMPATHY, ids, groups=writers), "train+dev+test")
 
 
 def read_votes_on_paraphrases(folder: Path) -> Splits:
     """Pairs with the share of six raters who said paraphrase; three against three is left out, as in the corpus."""
     table = _table(folder, "test_votes.tsv*")
-    votes, raters = (np.array(table.column(c), dtype=np.int64) for c in ("votes", "n_annotators"))
+    votes, raters = (np.array(table.values(c), dtype=np.int64) for c in ("votes", "n_annotators"))
     share = votes / raters
-    inputs = texts(table.filled("sentence1"), table.filled("sentence2"))
+    inputs = texts(table.texts("sentence1"), table.texts("sentence2"))
     data = Dataset(inputs, (share > 0.5).astype(np.int64), PARAPHRASE, label_probs=np.c_[1 - share, share])
     return {"test": settled(data.select(share != 0.5), "text")}
 
@@ -236,11 +238,11 @@ def read_chaosnli(folder: Path, part: str) -> Splits:
     """Pairs with the shares of a hundred raters; the label is their majority."""
     table = _table(folder, f"chaosNLI_{part}.jsonl*")
     letters = {name[0]: i for i, name in enumerate(NLI)}
-    labels = np.array([letters[v] for v in table.filled("majority_label")])
-    examples = table.column("example")
+    labels = np.array([letters[v] for v in table.texts("majority_label")])
+    examples = table.values("example")
     inputs = texts([e["premise"] for e in examples], [e["hypothesis"] for e in examples])
-    votes = np.array(table.column("label_dist"))
-    return {"test": Dataset(inputs, labels, NLI, np.array(table.filled("uid")), votes, _keys(inputs.text))}
+    votes = np.array(table.values("label_dist"))
+    return {"test": Dataset(inputs, labels, NLI, np.array(table.texts("uid")), votes, _keys(inputs.text))}
 
 
 def read_adv_glue(folder: Path, task: str, classes: Sequence[str]) -> Splits:
@@ -251,7 +253,7 @@ def read_adv_glue(folder: Path, task: str, classes: Sequence[str]) -> Splits:
         raise InputError(f"there is no task {task!r}; it has {', '.join(tasks)}", source=str(path), remedy="get the whole file")
     values = {key: [row[key] for row in tasks[task]] for key in tasks[task][0] if not key.startswith("original_")}
     values["id"] = [f"{task}-{i}" for i in values["idx"]]
-    return {"test": from_table(Table(str(path), values, []), Columns(), classes)}
+    return {"test": dataset_from_table(Table(str(path), values), Columns(), classes)}
 
 
 def _json(path: Path) -> Any:
@@ -264,9 +266,9 @@ def read_newsgroups(folder: Path, *, raw: bool = False) -> Splits:
     splits: Splits = {}
     for names in ("train+dev", "test"):
         table = _table(folder, f"{names.partition('+')[0]}.jsonl*")
-        message = table.filled("text")
-        labels = np.array(table.filled("label_name"))
-        ids = np.array([f"{g}/{i}" for g, i in zip(labels, table.filled("id"), strict=True)])
+        message = table.texts("text")
+        labels = np.array(table.texts("label_name"))
+        ids = np.array([f"{g}/{i}" for g, i in zip(labels, table.texts("id"), strict=True)])
         threads = _keys(_subject(m) or i for m, i in zip(message, ids, strict=True))
         splits |= divide(shuffled(Dataset(texts(message), labels, NEWSGROUPS, ids, groups=threads)), names)
     return splits if raw else {name: _bodies(part) for name, part in splits.items()}
@@ -338,7 +340,7 @@ def _vader_rows(folder: Path, domain: str) -> list[tuple[str, str, str]]:
     """Id, ratings with commas between, and text."""
     if sorted(folder.glob("ratings.tsv*")):
         table = _table(folder, "ratings.tsv*")
-        rows = zip(*(table.filled(c) for c in ("domain", "id", "ratings", "text")), strict=True)
+        rows = zip(*(table.texts(c) for c in ("domain", "id", "ratings", "text")), strict=True)
         return [(name, ratings, text) for d, name, ratings, text in rows if d == domain]
     archives = [f for f in sorted(folder.iterdir()) if re.fullmatch(r"(vadersentiment-.*|hutto_.*)\.tar\.gz", f.name.lower())]
     if not archives:
@@ -400,7 +402,7 @@ def read_cifar10h(folder: Path) -> Splits:
 def _sheet(folder: Path, split: str, classes: Sequence[str]) -> Dataset:
     with open_npz(_file(folder, "labels.npz")) as arrays:
         labels = arrays["label_names"][arrays[f"{split}_labels"]]
-    return Dataset(sheet(_file(folder, f"{split}*.webp"), side=32), labels, tuple(classes))
+    return Dataset(read_sheet(_file(folder, f"{split}*.webp"), side=32), labels, tuple(classes))
 
 
 def read_fashion_mnist(folder: Path) -> Splits:
@@ -417,14 +419,14 @@ def read_fashion_mnist(folder: Path) -> Splits:
 
 def read_tiny_imagenet(folder: Path) -> Splits:
     """64 × 64 pixels, read from the zip; the official validation images are the test."""
-    image = pillow()
+    pillow = import_pillow()
     splits: Splits = {}
     with zipfile.ZipFile(_file(folder, "tiny_imagenet10.zip")) as archive:
         lines = archive.read("classes.txt").decode("utf-8").splitlines()
         names = {wnid: name.partition(",")[0].strip() for wnid, _, name in (line.partition("\t") for line in lines)}
         for parts, top in (("train+dev", "train/"), ("test", "val/")):
             ids = sorted(m for m in archive.namelist() if m.startswith(top) and m.endswith(".JPEG"))
-            pixels = np.stack([np.asarray(image.open(io.BytesIO(archive.read(i))).convert("RGB")) for i in ids])
+            pixels = np.stack([np.asarray(pillow.open(io.BytesIO(archive.read(i))).convert("RGB")) for i in ids])
             labels = np.array([names[i.split("/")[1]] for i in ids])
             splits |= divide(shuffled(Dataset(Images(pixels), labels, TINY, np.array(ids))), parts)
     return splits

@@ -22,7 +22,8 @@ import numpy as np
 
 from distilcal.data import benchmarks as b
 from distilcal.data.dataset import Dataset, overlap
-from distilcal.data.sources import HUB, Columns, read_dataset
+from distilcal.data.sources import HUB_PREFIX, read_dataset
+from distilcal.data.table_source import Columns
 from distilcal.errors import InputError
 
 VARIABLE = "DISTILCAL_DATA"
@@ -80,7 +81,7 @@ class Benchmark:
         splits: dict[str, Dataset] = {}
         for ours, theirs in self.on_hub.splits.items():
             unlabelled = "-1"
-            source = f"{HUB}{self.hub}@{theirs}"
+            source = f"{HUB_PREFIX}{self.hub}@{theirs}"
             data = read_dataset(source, columns=self.on_hub.columns, classes=(*self.on_hub.names, unlabelled))
             assert data.labels is not None
             data = replace(data.select(data.labels < len(self.classes)), classes=self.classes)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distilcal.errors import InputError
+from distilcal.errors import InputError, list_names
 from distilcal.predictions import FloatArray, IntArray, labels_from_text
 
 Role = Literal["train", "dev", "test", "ood"]
@@ -280,7 +280,7 @@ class Dataset:
         unknown = [c for c in self.classes if c not in wanted]
         if unknown:
             raise InputError(
-                f"{self.name!r} has the class {unknown[0]!r}, which is not among {listed(wanted)}",
+                f"{self.name!r} has the class {unknown[0]!r}, which is not among {list_names(wanted)}",
                 remedy="use the same class names everywhere",
             )
         columns = np.array([wanted.index(c) for c in self.classes], dtype=np.int64)
@@ -310,12 +310,6 @@ def choices(prompt: Sequence[str] | StrArray, endings: Sequence[Sequence[str]] |
 def overlap(a: Dataset, b: Dataset) -> IntArray:
     """Rows of ``b`` whose content stands in ``a`` too, ignoring case and spacing of text."""
     return np.flatnonzero(np.isin(b.loose_keys, a.loose_keys))
-
-
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """Names for a message, cut short."""
-    shown = ", ".join(repr(str(n)) for n in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------------

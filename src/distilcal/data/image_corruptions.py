@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.data.sources import pillow
+from distilcal.data.image_source import import_pillow
 
 Floats = NDArray[np.floating[Any]]  # float32; factors are Python's floats, which leave it so
 
@@ -255,7 +255,7 @@ def pixelate(x: Floats, severity: int, draws: Draws) -> Floats:
 
 def jpeg_compression(x: Floats, severity: int, draws: Draws) -> Floats:
     """Saved as JPEG of low quality."""
-    image = pillow()
+    image = import_pillow()
     quality = (80, 65, 58, 50, 40)[severity - 1]
     made = np.empty_like(x)
     for row, pixels in enumerate(np.rint(x * 255).astype(np.uint8)):

@@ -10,7 +10,8 @@ from distilcal.config.schema import DataSettings
 from distilcal.data.catalogue import load_benchmark
 from distilcal.data.corruptions import corrupted, corruption_from
 from distilcal.data.dataset import Choices, Dataset, Images, Role, overlap
-from distilcal.data.sources import Columns, read_dataset
+from distilcal.data.sources import read_dataset
+from distilcal.data.table_source import Columns
 from distilcal.errors import InputError
 
 BENCHMARK = "benchmark:"

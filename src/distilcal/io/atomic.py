@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
+import struct
 import tempfile
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,8 +144,46 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
+class NpzArrays:
+    """The arrays of an open ``.npz`` archive by name, each read on access.
+
+    Parameters
+    ----------
+    archive : numpy.lib.npyio.NpzFile
+        The open archive.
+    path : Path
+        Its file, for messages.
+    """
+
+    def __init__(self, archive: Mapping[str, NDArray[Any]], path: Path):
+        self._archive = archive
+        self._path = path
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._archive:
+            held = ", ".join(sorted(self._archive)) or "no arrays"
+            raise InputError(
+                f"there is no array {name!r}; it has {held}", source=str(self._path), remedy="write the file again"
+            )
+        with _npz_errors(self._path):
+            return self._archive[name]
+
+    def get(self, name: str) -> NDArray[Any] | None:
+        """Return an array, or None if the archive does not have it."""
+        return self[name] if name in self._archive else None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._archive
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._archive)
+
+    def __len__(self) -> int:
+        return len(self._archive)
+
+
 @contextmanager
-def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
+def open_npz(path: Path) -> Iterator[NpzArrays]:
     """Open an ``.npz`` archive whose arrays are read on access.
 
     Parameters
@@ -151,31 +193,72 @@ def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
 
     Yields
     ------
-    Mapping of str to ndarray
+    NpzArrays
         The arrays by name.
 
     Raises
     ------
     InputError
-        If the file is damaged, holds pickled objects or is a single array.
+        If the file is damaged or is a single array; on access, also if an array is absent or holds pickled objects.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "arrays.npz"
+    >>> np.savez(path, labels=[0, 1])
+    >>> with open_npz(path) as arrays:
+    ...     arrays["labels"].tolist()
+    [0, 1]
     """
-    try:
-        with open(path, "rb") as file:  # opened here: numpy leaves a damaged file open
+    with open(path, "rb") as file:  # opened here: numpy leaves a damaged file open
+        with _npz_errors(path):
             _check_npz(file, path)
-            yield np.load(file, allow_pickle=False)
-    # zipfile raises NotImplementedError and RuntimeError for flags and methods that a damaged byte invented.
-    except (zipfile.BadZipFile, EOFError, KeyError, OSError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+            archive = np.load(file, allow_pickle=False)
+        yield NpzArrays(archive, path)
+
+
+# What zipfile and numpy raise for bytes that are no archive of arrays. zipfile answers flags and methods that a damaged byte
+# invented with NotImplementedError and RuntimeError, numpy a damaged header with almost anything of Python's parser.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    tokenize.TokenError,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+@contextmanager
+def _npz_errors(path: Path) -> Iterator[None]:
+    """Turn what zipfile and numpy raise for a damaged archive into an InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except OSError as error:
+        if error.errno is not None:  # the disk's fault, not the file's
             raise
-        raise InputError("the file is damaged or cut off", source=str(path), remedy="write it again") from None
-    except ValueError as error:
-        if isinstance(error, InputError) or "pickle" not in str(error).lower():
-            raise
+        raise _damaged(path) from None
+    except _DAMAGE as error:
+        if "pickle" not in str(error).lower():
+            raise _damaged(path) from None
         raise InputError(
             "it holds pickled objects, which are never loaded",
             source=str(path),
             remedy="save plain arrays of numbers and strings",
         ) from None
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError("the file is damaged or cut off", source=str(path), remedy="write it again")
 
 
 def _check_npz(file: BinaryIO, path: Path) -> None:

@@ -1,458 +1,471 @@
-"""Reading and writing Predictions: .npz, .csv, .tsv, .jsonl, .parquet; docs/files.md describes the columns.
+"""Files of Predictions: ``.npz``, ``.csv``, ``.tsv``, ``.jsonl`` and ``.parquet``.
 
-A file says what its numbers are: by the column prefix ``logit_`` or ``prob_`` (keys ``logits`` or ``probs``), or by the
-``unit`` the caller names. Nothing is unpickled. Every fault is an InputError with file, line or row, and remedy.
+A file tells what its numbers are: by the column prefix ``logit_`` or ``prob_`` (keys ``logits`` or ``probs``), or the caller
+names the ``unit``. Nothing is unpickled. Every fault is an InputError with file, line or row, and remedy.
+
+To add a format of tables, add it to ``distilcal.io.tables``; the columns are the same for all of them.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, open_npz
+from distilcal.io.tables import Place, Table, import_pyarrow, stream_table, write_csv
 from distilcal.predictions import ROW_SUM_TOLERANCE, Predictions
 
 Unit = Literal["logits", "probs"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 PREFIX: dict[Unit, str] = {"logits": "logit_", "probs": "prob_"}
-VOTES = "label_prob_"
+VOTES_PREFIX = "label_prob_"
 SUFFIXES = (".npz", ".csv", ".tsv", ".jsonl", ".parquet")
+TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl")
 MAX_TEXT_BYTES = 2 << 30
-CHUNK_ROWS = 20_000
+LARGEST_TOLERANCE = 0.1
+OUTCOME_WORDS = {"true": 1.0, "false": 0.0}
+RECORD_KEYS = ("id", "label", "logits", "probs", "label_probs", "confidence", "correct")
 
 
 def read_predictions(
     path: str | Path, *, unit: Unit | None = None, name: str | None = None, tolerance: float = ROW_SUM_TOLERANCE
 ) -> Predictions:
-    """Predictions from a file, named after it unless the file or the caller says otherwise.
+    """Read predictions from a file.
 
-    ``unit`` says what the class columns are where they carry no prefix; it is never guessed from the values. Probabilities
-    must sum to one within ``tolerance``.
+    Parameters
+    ----------
+    path : str or Path
+        A .npz, .csv, .tsv, .jsonl or .parquet file.
+    unit : {"logits", "probs"}, optional
+        What the class columns hold where their names have no prefix ``logit_`` or ``prob_``, or which of the two to use
+        where a file has both. It is never guessed from the values.
+    name : str, optional
+        The name of the predictions. By default the one in the file, else the file's own name without its suffix.
+    tolerance : float
+        How far the probabilities of a row may be from summing to one, between 0 and 0.1.
+
+    Returns
+    -------
+    Predictions
+        The rows of the file in their order.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged or malformed, with its line or row.
+    MissingDependencyError
+        For .parquet without the ``pyarrow`` package.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "dev.csv"
+    >>> _ = path.write_text("label,prob_cat,prob_dog\\ncat,0.7,0.3\\ndog,0.4,0.6\\n")
+    >>> read_predictions(path)
+    Predictions('dev', 2 rows, 2 classes)
     """
     path = Path(path)
-    if unit not in (None, "logits", "probs"):
+    if unit is not None and unit not in UNITS:
         raise InputError(f"unit {unit!r} is neither 'logits' nor 'probs'", remedy="give one of them, or None")
-    if not 0 <= tolerance <= 0.1:
+    if not 0 <= tolerance <= LARGEST_TOLERANCE:
         raise InputError(f"tolerance {tolerance} is not between 0 and 0.1", remedy="normalise rows that are further off")
+    _check_file(path)
+    try:
+        if path.suffix.lower() == ".npz":
+            predictions = _read_npz(path, unit, tolerance)
+        else:
+            predictions = _read_table_file(path, unit, tolerance)
+    except InputError as error:
+        error.source = str(path)
+        raise
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", source=str(path), remedy="check the file") from None
+    if name is None and predictions.name == "predictions":
+        name = path.stem
+    if name is None:
+        return predictions
+    return predictions.rename(name.encode("utf-8", "replace").decode())  # a file name may hold bytes that are no text
+
+
+def write_predictions(predictions: Predictions, path: str | Path) -> None:
+    """Write predictions to a file atomically; ``read_predictions`` reads it back.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        What to write.
+    path : str or Path
+        A file that ends in .npz, .csv, .tsv, .jsonl or .parquet.
+
+    Raises
+    ------
+    InputError
+        If the suffix is another one, or the file cannot be written.
+    MissingDependencyError
+        For .parquet without the ``pyarrow`` package.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise _unknown_suffix("write", path)
+    with atomic_write(path) as file:
+        if path.suffix == ".npz":
+            np.savez(file, **_to_arrays(predictions))
+        elif path.suffix == ".parquet":
+            pyarrow, parquet = import_pyarrow()
+            parquet.write_table(pyarrow.table(_to_columns(predictions)), file)
+        elif path.suffix == ".jsonl":
+            for record in _to_records(predictions):
+                file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        else:
+            columns = _to_columns(predictions)
+            delimiter = "\t" if path.suffix == ".tsv" else ","
+            write_csv(file, [list(columns)], delimiter=delimiter)
+            write_csv(file, zip(*columns.values(), strict=True), delimiter=delimiter)
+
+
+def _check_file(path: Path) -> None:
     if not path.exists():
         raise InputError("there is no such file", source=str(path), remedy="check the path")
     if path.is_dir():
         raise InputError("this is a folder", source=str(path), remedy="give the file in it")
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"cannot read {path.suffix or 'a file without suffix'!r}",
-            source=str(path),
-            remedy=f"give one of {', '.join(SUFFIXES)}",
-        )
     suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise _unknown_suffix("read", path)
     size = path.stat().st_size
     if size == 0:
         raise InputError("the file is empty", source=str(path), remedy="write the predictions again")
-    if suffix in (".csv", ".tsv", ".jsonl") and size > MAX_TEXT_BYTES:
+    if suffix in TEXT_SUFFIXES and size > MAX_TEXT_BYTES:
         raise InputError(
             f"{size / 1e9:.1f} GB of text is too much to parse",
             source=str(path),
             remedy="save it as .parquet or .npz, which hold the same in a fraction, or take a sample of rows",
         )
-    read = {".npz": _from_npz, ".jsonl": _from_jsonl, ".parquet": _from_parquet}.get(suffix, _from_csv)
-    lines: list[int] = []  # of a text file: on which line each row ends
-    try:
-        made = read(path, _How(unit, tolerance, lines))
-    except InputError as error:
-        error.source = str(path)
-        if error.row is not None and error.line is None and error.row < len(lines):
-            error.line = lines[error.row]
-        if suffix in (".npz", ".parquet"):
-            error.line = None
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError(f"byte {error.start} is not UTF-8", source=str(path), remedy="save the file as UTF-8") from None
-    except MemoryError:
-        raise
-    except Exception as error:
-        # What no check above foresaw is still the file's fault, not the user's to read a traceback of.
-        what = str(getattr(error, "strerror", None) or error).split("\n")[0]
-        raise InputError(f"cannot be read: {what}", source=str(path), remedy="check the file") from None
-    if name is None and made.name == "predictions":
-        name = path.stem
-    # A file name may hold bytes that are no text.
-    return made if name is None else made.rename(name.encode("utf-8", "replace").decode())
 
 
-def write_predictions(predictions: Predictions, path: str | Path) -> None:
-    """Write a file that ``read_predictions`` gives back: aside first, then renamed, so that it is whole or not there."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            f"cannot write {path.suffix or 'a file without suffix'!r}",
-            source=str(path),
-            remedy=f"give one of {', '.join(SUFFIXES)}",
-        )
-    with atomic_write(path) as file:
-        if path.suffix == ".npz":
-            np.savez(file, **_arrays(predictions))
-        elif path.suffix == ".parquet":
-            pyarrow, parquet = _pyarrow()
-            parquet.write_table(pyarrow.table(dict(_columns(predictions))), file)
-        elif path.suffix == ".jsonl":
-            for record in _records(predictions):
-                file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-        else:
-            columns = _columns(predictions)
-            lines = _Lines(file)
-            writer = csv.writer(lines, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
-            writer.writerow([title for title, _ in columns])
-            writer.writerows(zip(*(values for _, values in columns), strict=True))
+def _unknown_suffix(verb: str, path: Path) -> InputError:
+    return InputError(
+        f"cannot {verb} {path.suffix or 'a file without suffix'!r}",
+        source=str(path),
+        remedy=f"give one of {', '.join(SUFFIXES)}",
+    )
 
 
-@dataclass(frozen=True)
-class _How:
-    """What the caller said about a file, and where a reader notes the line of each row."""
-
-    unit: Unit | None
-    tolerance: float
-    lines: list[int]
-
-
-# ---- reading -----------------------------------------------------------------------------------------------------------
-
-
-def _from_npz(path: Path, how: _How) -> Predictions:
-    with open_npz(path) as arrays:
-        names = set(arrays)
-        given = {key: arrays[key] for key in ("labels", "ids", "classes", "label_probs", "name") if key in names}
-        if {"confidence", "correct"} <= names and not names & {"logits", "probs"}:
-            return Predictions.from_confidences(arrays["confidence"], arrays["correct"], ids=given.get("ids"))
-        found: list[Unit] = [u for u in ("logits", "probs") if u in names]
-        if "labels" not in names or not found:
-            raise InputError(
-                f"it holds {', '.join(sorted(names)) or 'nothing'}",
-                remedy="it needs 'labels' and 'logits' or 'probs' (optional: ids, classes, label_probs)",
-            )
-        kind = _one_unit(found, how.unit)
-        scores = arrays[kind]
-    optional: dict[str, Any] = {key: given[key] for key in ("ids", "label_probs") if key in given}
-    if "classes" in given:
-        optional["classes"] = tuple(np.atleast_1d(given["classes"]).astype(str).tolist())
-    if "name" in given and given["name"].ndim == 0:
-        optional["name"] = str(given["name"])
-    return _build(kind, scores, given["labels"], how, **optional)
-
-
-def _from_csv(path: Path, how: _How) -> Predictions:
-    parts: dict[str, list[NDArray[Any]]] = {}
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-        try:
-            header = [title.strip() for title in next(reader, [])]
-            layout = _Layout(header, how)
-            rows: list[list[str]] = []
-            start = 0
-            for row in reader:
-                if not row:
-                    continue  # a blank line
-                if len(row) != len(header):
-                    raise InputError(
-                        f"{len(row)} fields where the header has {len(header)}", line=reader.line_num, remedy="mend the line"
-                    )
-                how.lines.append(reader.line_num)
-                rows.append(row)
-                if len(rows) == CHUNK_ROWS:
-                    layout.add(parts, list(zip(*rows, strict=True)), start)
-                    start += len(rows)
-                    rows = []
-        except csv.Error as error:
-            raise InputError(
-                f"not readable as CSV: {error}", line=reader.line_num, remedy="check quotes and line ends"
-            ) from None
-        if rows:
-            layout.add(parts, list(zip(*rows, strict=True)), start)
-    return layout.predictions(parts)
-
-
-def _from_parquet(path: Path, how: _How) -> Predictions:
-    pyarrow, parquet = _pyarrow()
-    try:
-        layout = _Layout(parquet.read_schema(path).names, how)
-        table = parquet.read_table(path)
-    except (pyarrow.lib.ArrowException, OSError):
-        raise InputError("the file is damaged or is not parquet", remedy="write it again") from None
-    parts: dict[str, list[NDArray[Any]]] = {}
-    if len(table):
-        wanted = set(layout.wanted)
-        columns = [table.column(i) if i in wanted else None for i in range(table.num_columns)]
-        for i, column in enumerate(columns):
-            if column is not None and column.null_count:
-                row = column.is_null().to_pylist().index(True)
-                raise InputError(f"column {table.column_names[i]!r} has no value", row=row, remedy="fill or drop the row")
-        layout.add(parts, [[] if c is None else c.to_numpy() for c in columns], 0)
-    return layout.predictions(parts)
-
-
-def _from_jsonl(path: Path, how: _How) -> Predictions:
-    ids: list[str] = []
-    labels: list[Any] = []
-    scores: list[list[float]] = []
-    votes: list[list[float]] = []
-    outcomes: list[tuple[float, float]] = []
-    kind: Unit | None = None
-    classes: tuple[str, ...] = ()
-    first: set[str] = set()
-    with open(path, encoding="utf-8-sig") as file:
-        for number, text in enumerate(file, start=1):
-            if not text.strip():
-                continue  # a blank line
-            try:
-                record = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise InputError(f"not JSON: {error.msg}", line=number, remedy="write one JSON object per line") from None
-            if not isinstance(record, dict):
-                raise InputError("not a JSON object", line=number, remedy="write one JSON object per line")
-            keys = set(record) & {"id", "label", "logits", "probs", "label_probs", "confidence", "correct"}
-            if not how.lines:
-                first = keys
-                found: list[Unit] = [u for u in ("logits", "probs") if u in keys]
-                if {"confidence", "correct"} <= keys and not found:
-                    pass
-                elif "label" in keys and found:
-                    kind = _one_unit(found, how.unit)
-                    if isinstance(record[kind], dict):
-                        classes = tuple(record[kind])
-                else:
-                    raise InputError(
-                        f"the object has {', '.join(record) or 'nothing'}",
-                        line=number,
-                        remedy="it needs 'label' and 'logits' or 'probs', or 'confidence' and 'correct'",
-                    )
-            elif keys != first:
-                odd = sorted(keys ^ first)[0]
-                raise InputError(f"{odd!r} is not in every line", line=number, remedy="give every line the same keys")
-            how.lines.append(number)
-            if "id" in keys:
-                if not isinstance(record["id"], (str, int)):
-                    raise InputError(f"id {record['id']!r} is neither text nor a number", line=number, remedy="mend the line")
-                ids.append(str(record["id"]))
-            if kind is None:
-                right = record["correct"]
-                right = int(right) if isinstance(right, bool) else right
-                outcomes.append((_number(record["confidence"], number), _number(right, number)))
-                continue
-            if isinstance(record["label"], bool) or not isinstance(record["label"], (str, int)):
-                raise InputError(
-                    f"label {record['label']!r} is neither a name nor an index", line=number, remedy="mend the line"
-                )
-            labels.append(record["label"])
-            scores.append(_vector(record[kind], classes, number))
-            if "label_probs" in keys:
-                votes.append(_vector(record["label_probs"], classes, number))
-            if len(scores[-1]) != len(scores[0]):
-                raise InputError(
-                    f"{len(scores[-1])} {kind} where line 1 has {len(scores[0])}",
-                    line=number,
-                    remedy="give one value per class",
-                )
-    named: dict[str, Any] = {"ids": np.array(ids)} if ids else {}
-    if not how.lines:
-        raise InputError("there are no rows", remedy="write the predictions again")
-    if kind is None:
-        return Predictions.from_confidences(*np.array(outcomes).T, **named)
-    if votes:
-        named["label_probs"] = _table(votes, "label_probs")
-    texts = [isinstance(label, str) for label in labels]
-    if any(texts) and not all(texts):
-        raise InputError("labels are partly names and partly numbers", row=texts.index(not texts[0]), remedy="use one form")
-    return _build(kind, _table(scores, kind), np.array(labels).astype(str), how, classes=classes, **named)
-
-
-class _Layout:
-    """Which column of a table is what."""
-
-    def __init__(self, header: Sequence[str], how: _How):
-        unit, self.how = how.unit, how
-        self.header = list(header)
-        if not any(h.strip() for h in self.header):
-            raise InputError("there is no header", line=1, remedy="name the columns in the first line")
-        repeated = next((h for i, h in enumerate(self.header) if h in self.header[:i]), None)
-        if repeated is not None:
-            raise InputError(f"column {repeated!r} stands twice", line=1, remedy="name every column once")
-        self.single = {h: i for i, h in enumerate(self.header) if h in ("id", "label", "confidence", "correct")}
-        self.votes = [i for i, h in enumerate(self.header) if h.startswith(VOTES)]
-        found: list[Unit] = [u for u, prefix in PREFIX.items() if any(h.startswith(prefix) for h in self.header)]
-        self.only_confidence = False
-        self.kind: Unit = unit or "probs"
-        if "label" in self.single and found:
-            self.kind = _one_unit(found, unit)
-            prefix = PREFIX[self.kind]
-            self.scores = [i for i, h in enumerate(self.header) if h.startswith(prefix)]
-            self.classes = tuple(self.header[i].removeprefix(prefix) for i in self.scores)
-        elif "label" in self.single and unit is not None:
-            self.scores = [i for i, h in enumerate(self.header) if h not in self.single and not h.startswith(VOTES)]
-            self.classes = tuple(self.header[i] for i in self.scores)
-        elif {"confidence", "correct"} <= set(self.single):
-            self.only_confidence, self.classes = True, ()
-            self.scores = [self.single["confidence"], self.single["correct"]]
-        else:
-            raise InputError(
-                f"the columns are {', '.join(self.header)}",
-                line=1,
-                remedy="it needs 'label' and one column per class named prob_<class> or logit_<class> (or plain class names "
-                "and the unit said: --probs or --logits), or 'confidence' and 'correct'",
-            )
-        if self.votes:
-            named = tuple(self.header[i].removeprefix(VOTES) for i in self.votes)
-            if sorted(named) != sorted(self.classes):
-                raise InputError(
-                    f"the {VOTES} columns name other classes than the predictions", line=1, remedy="name the same classes"
-                )
-            self.votes = [self.votes[named.index(c)] for c in self.classes]
-        self.wanted = [*self.single.values(), *self.scores, *self.votes]
-
-    def add(self, parts: dict[str, list[NDArray[Any]]], columns: Sequence[Sequence[Any]], start: int) -> None:
-        """Append the rows of one chunk, which begins at row ``start``."""
-        for name in ("id", "label"):
-            if name in self.single:
-                # As text: a label that is a number may be the name of a class.
-                parts.setdefault(name, []).append(np.asarray(columns[self.single[name]]).astype(str))
-        for name, places in (("scores", self.scores), ("votes", self.votes)):
-            if places:
-                numbers = [_numbers(columns[i], self.header[i], start) for i in places]
-                parts.setdefault(name, []).append(np.column_stack(numbers))
-
-    def predictions(self, parts: dict[str, list[NDArray[Any]]]) -> Predictions:
-        if not parts:
-            raise InputError("there are no rows", remedy="write the predictions again")
-        whole = {name: np.concatenate(chunks) for name, chunks in parts.items()}
-        named: dict[str, Any] = {"ids": whole["id"].astype(str)} if "id" in whole else {}
-        if self.only_confidence:
-            return Predictions.from_confidences(*whole["scores"].T, **named)
-        if "votes" in whole:
-            named["label_probs"] = whole["votes"]
-        return _build(self.kind, whole["scores"], whole["label"], self.how, classes=self.classes, **named)
-
-
-def _build(kind: Unit, scores: NDArray[Any], labels: NDArray[Any], how: _How, **named: Any) -> Predictions:
-    if kind == "logits":
+def _build(unit: Unit, scores: NDArray[Any], labels: NDArray[Any], tolerance: float, **named: Any) -> Predictions:
+    if unit == "logits":
         return Predictions.from_logits(scores, labels, **named)
-    return Predictions.from_probs(scores, labels, tolerance=how.tolerance, **named)
+    return Predictions.from_probs(scores, labels, tolerance=tolerance, **named)
 
 
-def _one_unit(found: list[Unit], unit: Unit | None) -> Unit:
+def _choose_unit(available: Sequence[Unit], unit: Unit | None) -> Unit:
+    """Return which of the units in a file to read, given the one that the user named, if any."""
     if unit is None:
-        if len(found) == 2:
-            raise InputError("it has both logits and probabilities", remedy="say which to use: --probs or --logits")
-        return found[0]
-    if unit not in found:
-        raise InputError(f"it holds {found[0]}, not {unit}", remedy=f"leave out --{unit}")
+        if len(available) > 1:
+            raise InputError("it has both logits and probabilities", remedy="choose one: --probs or --logits")
+        return available[0]
+    if unit not in available:
+        raise InputError(f"it holds {available[0]}, not {unit}", remedy=f"leave out --{unit}")
     return unit
 
 
-def _numbers(values: Sequence[Any], title: str, start: int) -> NDArray[np.float64]:
+# ---- .npz --------------------------------------------------------------------------------------------------------------
+
+
+def _read_npz(path: Path, unit: Unit | None, tolerance: float) -> Predictions:
+    with open_npz(path) as arrays:
+        available = [u for u in UNITS if u in arrays]
+        if not available and "confidence" in arrays and "correct" in arrays:
+            return Predictions.from_confidences(arrays["confidence"], arrays["correct"], ids=arrays.get("ids"))
+        if "labels" not in arrays or not available:
+            raise InputError(
+                f"it holds {', '.join(sorted(arrays)) or 'nothing'}",
+                remedy="it needs 'labels' and 'logits' or 'probs' (optional: ids, classes, label_probs)",
+            )
+        unit = _choose_unit(available, unit)
+        scores, labels = arrays[unit], arrays["labels"]
+        named: dict[str, Any] = {key: arrays[key] for key in ("ids", "label_probs") if key in arrays}
+        if "classes" in arrays:
+            named["classes"] = tuple(np.atleast_1d(arrays["classes"]).astype(str).tolist())
+        if "name" in arrays and arrays["name"].ndim == 0:
+            named["name"] = str(arrays["name"])
+    return _build(unit, scores, labels, tolerance, **named)
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which columns of a table, or keys of JSON objects, hold what."""
+
+    unit: Unit | None  # of the scores; None: there are only confidences and outcomes
+    scores: tuple[str, ...]  # one column per class; of JSON objects the one key
+    classes: tuple[str, ...] = ()  # empty: not named in the file
+    votes: tuple[str, ...] = ()  # human label probabilities, in the order of the classes
+    keys: frozenset[str] = frozenset()  # all that the file has of RECORD_KEYS
+    labels_are_text: bool = True  # of JSON objects, where a label may be a number
+
+
+@dataclass
+class _Parts:
+    """Arrays of the tables that were read so far."""
+
+    ids: list[NDArray[np.str_]] = field(default_factory=list)
+    labels: list[NDArray[np.str_]] = field(default_factory=list)
+    scores: list[NDArray[np.float64]] = field(default_factory=list)  # (n, K), or confidence and outcome (n, 2)
+    votes: list[NDArray[np.float64]] = field(default_factory=list)  # (n, K)
+    lines: array[int] = field(default_factory=lambda: array("q"))
+
+
+def _read_table_file(path: Path, unit: Unit | None, tolerance: float) -> Predictions:
+    is_jsonl = path.suffix.lower() == ".jsonl"
+    find_layout: Callable[[Table, Unit | None], _Layout] = _find_keys if is_jsonl else _find_columns
+    add_rows: Callable[[Table, _Layout, _Parts], None] = _add_records if is_jsonl else _add_columns
+    layout: _Layout | None = None
+    parts = _Parts()
+    for table in stream_table(path):
+        if is_jsonl and not len(table):
+            break
+        if layout is None:
+            layout = find_layout(table, unit)
+        if len(table):
+            add_rows(table, layout, parts)
+            parts.lines.extend(table.lines)
+        del table  # frees its values before the next ones are parsed
+    if layout is None or not parts.scores:
+        raise InputError("there are no rows", remedy="write the predictions again")
     try:
-        return np.array(_as_outcome(values) if title == "correct" else values, dtype=np.float64)
-    except (ValueError, TypeError):
-        for i, value in enumerate(values):
-            try:
-                float(value)
-            except (ValueError, TypeError):
-                raise InputError(
-                    f"{value!r} in column {title!r} is not a number", row=start + i, remedy="mend the value or drop the row"
-                ) from None
+        return _assemble(parts, layout, tolerance)
+    except InputError as error:
+        if error.row is not None and parts.lines:
+            error.line = parts.lines[error.row]
         raise
 
 
-def _as_outcome(values: Sequence[Any]) -> Sequence[Any]:
-    words = {"true": 1, "false": 0}
-    return [words.get(str(v).strip().lower(), v) for v in values]
+def _assemble(parts: _Parts, layout: _Layout, tolerance: float) -> Predictions:
+    scores = np.concatenate(parts.scores)
+    named: dict[str, Any] = {}
+    if parts.ids:
+        named["ids"] = np.concatenate(parts.ids)
+    if layout.unit is None:
+        return Predictions.from_confidences(scores[:, 0], scores[:, 1], **named)
+    if parts.votes:
+        named["label_probs"] = np.concatenate(parts.votes)
+    labels = np.concatenate(parts.labels)
+    return _build(layout.unit, scores, labels, tolerance, classes=layout.classes, **named)
 
 
-def _number(value: Any, line: int) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{value!r} is not a number", line=line, remedy="give a number")
-    return float(value)
+# ---- one column per class: .csv, .tsv, .parquet ------------------------------------------------------------------------
 
 
-def _vector(value: Any, classes: tuple[str, ...], line: int) -> list[float]:
-    if isinstance(value, dict):
-        if set(value) != set(classes):
-            odd = sorted(set(value) ^ set(classes))[0]
-            raise InputError(f"class {odd!r} is not in every line", line=line, remedy="name the same classes in every line")
-        value = [value[c] for c in classes]
-    if not isinstance(value, list):
-        raise InputError(f"{value!r} is neither a list nor an object by class", line=line, remedy="give one number per class")
-    return [_number(v, line) for v in value]
-
-
-def _table(rows: list[list[float]], what: str) -> NDArray[np.float64]:
-    lengths = {len(row) for row in rows}
-    if len(lengths) > 1:
-        line = next(i for i, row in enumerate(rows, start=1) if len(row) != len(rows[0]))
+def _find_columns(table: Table, unit: Unit | None) -> _Layout:
+    names = list(table.columns)
+    keys = frozenset(RECORD_KEYS) & set(names)
+    available = [u for u in UNITS if any(name.startswith(PREFIX[u]) for name in names)]
+    if "label" in names and available:
+        unit = _choose_unit(available, unit)
+        scores = tuple(name for name in names if name.startswith(PREFIX[unit]))
+        classes = tuple(name.removeprefix(PREFIX[unit]) for name in scores)
+    elif "label" in names and unit is not None:
+        other = ("id", "label", "confidence", "correct")
+        scores = tuple(name for name in names if name not in other and not name.startswith(VOTES_PREFIX))
+        classes = scores
+    elif "confidence" in names and "correct" in names:
+        return _Layout(unit=None, scores=("confidence", "correct"), keys=keys)
+    else:
         raise InputError(
-            f"{len(rows[line - 1])} {what} where line 1 has {len(rows[0])}", line=line, remedy="give one per class"
+            f"the columns are {', '.join(names)}",
+            remedy="it needs 'label' and one column per class named prob_<class> or logit_<class> (or plain class names "
+            "and their unit: --probs or --logits), or 'confidence' and 'correct'",
         )
-    return np.array(rows)
+    return _Layout(unit, scores, classes, votes=_find_votes(names, classes), keys=keys)
+
+
+def _find_votes(names: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
+    voted = [name.removeprefix(VOTES_PREFIX) for name in names if name.startswith(VOTES_PREFIX)]
+    if not voted:
+        return ()
+    if sorted(voted) != sorted(classes):
+        raise InputError(f"the {VOTES_PREFIX} columns name other classes than the predictions", remedy="name the same classes")
+    return tuple(VOTES_PREFIX + name for name in classes)
+
+
+def _add_columns(table: Table, layout: _Layout, parts: _Parts) -> None:
+    if "id" in layout.keys:
+        parts.ids.append(table.array("id").astype(str))
+    if layout.unit is None:
+        outcomes = table.numbers("correct", words=OUTCOME_WORDS)
+        parts.scores.append(np.column_stack([table.numbers("confidence"), outcomes]))
+        return
+    # As text: a label that is a number may be the name of a class.
+    parts.labels.append(table.array("label").astype(str))
+    parts.scores.append(np.column_stack([table.numbers(name) for name in layout.scores]))
+    if layout.votes:
+        parts.votes.append(np.column_stack([table.numbers(name) for name in layout.votes]))
+
+
+# ---- one key for all classes: .jsonl -----------------------------------------------------------------------------------
+
+
+def _find_keys(table: Table, unit: Unit | None) -> _Layout:
+    first = {key: values[0] for key, values in table.columns.items() if values[0] is not None}
+    keys = frozenset(RECORD_KEYS) & set(first)
+    available = [u for u in UNITS if u in keys]
+    if not available and "confidence" in keys and "correct" in keys:
+        return _Layout(unit=None, scores=("confidence", "correct"), keys=keys)
+    if "label" not in keys or not available:
+        raise InputError(
+            f"the object has {', '.join(first) or 'nothing'}",
+            remedy="it needs 'label' and 'logits' or 'probs', or 'confidence' and 'correct'",
+            **table.place(0),
+        )
+    unit = _choose_unit(available, unit)
+    classes = tuple(first[unit]) if isinstance(first[unit], dict) else ()
+    votes = ("label_probs",) if "label_probs" in keys else ()
+    return _Layout(unit, (unit,), classes, votes, keys, labels_are_text=isinstance(first["label"], str))
+
+
+def _add_records(table: Table, layout: _Layout, parts: _Parts) -> None:
+    _check_keys(table, layout.keys)
+    if "id" in layout.keys:
+        _check_types(table, "id", {str, int}, "neither text nor a number")
+        parts.ids.append(np.array([str(value) for value in table.columns["id"]]))
+    if layout.unit is None:
+        _check_types(table, "confidence", {int, float}, "not a number")
+        _check_types(table, "correct", {int, float, bool}, "neither true, false, 1 nor 0")
+        parts.scores.append(np.column_stack([table.numbers("confidence"), table.numbers("correct")]))
+        return
+    parts.labels.append(_record_labels(table, layout))
+    width = parts.scores[0].shape[1] if parts.scores else None
+    scores = _record_matrix(table, layout.unit, layout.classes, width)
+    parts.scores.append(scores)
+    if layout.votes:
+        parts.votes.append(_record_matrix(table, "label_probs", layout.classes, width=scores.shape[1]))
+
+
+def _check_keys(table: Table, keys: Collection[str]) -> None:
+    """Refuse a line that has other keys than the first one."""
+    for key in RECORD_KEYS:
+        expected = key in keys
+        values = table.columns.get(key, [None])
+        for row, value in enumerate(values):
+            if (value is not None) != expected:
+                raise InputError(f"{key!r} is not in every line", remedy="give every line the same keys", **table.place(row))
+
+
+def _check_types(table: Table, key: str, allowed: set[type], problem: str) -> None:
+    values = table.columns[key]
+    if set(map(type, values)) <= allowed:
+        return
+    row = next(row for row, value in enumerate(values) if type(value) not in allowed)
+    raise InputError(f"{key} {values[row]!r} is {problem}", remedy="fix the line", **table.place(row))
+
+
+def _record_labels(table: Table, layout: _Layout) -> NDArray[np.str_]:
+    _check_types(table, "label", {str, int}, "neither a name nor an index")
+    labels = table.columns["label"]
+    for row, label in enumerate(labels):
+        if isinstance(label, str) != layout.labels_are_text:
+            raise InputError("labels are partly names and partly numbers", remedy="use one form", **table.place(row))
+    return np.array(labels).astype(str)
+
+
+def _record_matrix(table: Table, key: str, classes: Sequence[str], width: int | None) -> NDArray[np.float64]:
+    """Return the numbers under a key (n, K), given as lists or as objects by class name."""
+    rows = [_in_class_order(value, classes, table.place(row)) for row, value in enumerate(table.columns[key])]
+    width = len(rows[0]) if width is None else width
+    for row, numbers in enumerate(rows):
+        if len(numbers) != width:
+            raise InputError(
+                f"{len(numbers)} {key} where line 1 has {width}", remedy="give one value per class", **table.place(row)
+            )
+    if not {type(number) for numbers in rows for number in numbers} <= {int, float}:
+        row, odd = next((i, n) for i, numbers in enumerate(rows) for n in numbers if type(n) not in (int, float))
+        raise InputError(f"{odd!r} is not a number", remedy="give a number", **table.place(row))
+    try:
+        return np.array(rows, dtype=np.float64)
+    except OverflowError:
+        raise InputError(f"a number under {key!r} is too large", remedy="give numbers that fit into 64 bits") from None
+
+
+def _in_class_order(value: Any, classes: Sequence[str], place: Place) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict):
+        raise InputError(f"{value!r} is neither a list nor an object by class", remedy="give one number per class", **place)
+    odd = sorted(set(value) ^ set(classes))
+    if odd:
+        raise InputError(f"class {odd[0]!r} is not in every line", remedy="name the same classes in every line", **place)
+    return [value[name] for name in classes]
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _arrays(p: Predictions) -> dict[str, Any]:
-    arrays: dict[str, Any] = {} if p.ids is None else {"ids": p.ids}
-    if p.confidence_only:
-        return {**arrays, "confidence": p.confidence, "correct": p.correct}
-    if p.label_probs is not None:
-        arrays["label_probs"] = p.label_probs
-    scores = {"logits": p.logits} if p.given_probs is None else {"probs": p.given_probs}
-    return {**arrays, **scores, "labels": p.labels, "classes": np.array(p.classes), "name": np.array(p.name)}
+def _scores(predictions: Predictions) -> tuple[Unit, NDArray[Any]]:
+    """Return what is written: probabilities where these were given, else logits."""
+    if predictions.given_probs is not None:
+        return "probs", predictions.given_probs
+    return "logits", predictions.logits
 
 
-def _columns(p: Predictions) -> list[tuple[str, list[Any]]]:
-    columns: list[tuple[str, list[Any]]] = [] if p.ids is None else [("id", p.ids.tolist())]
-    if p.confidence_only:
-        return [*columns, ("confidence", p.confidence.tolist()), ("correct", p.correct.astype(int).tolist())]
-    columns.append(("label", [p.classes[y] for y in p.labels]))
-    kind: Unit = "logits" if p.given_probs is None else "probs"
-    scores = p.logits if p.given_probs is None else p.given_probs
-    columns += [(PREFIX[kind] + c, scores[:, k].tolist()) for k, c in enumerate(p.classes)]
-    if p.label_probs is not None:
-        columns += [(VOTES + c, p.label_probs[:, k].tolist()) for k, c in enumerate(p.classes)]
+def _to_arrays(predictions: Predictions) -> dict[str, Any]:
+    arrays: dict[str, Any] = {}
+    if predictions.ids is not None:
+        arrays["ids"] = predictions.ids
+    if predictions.confidence_only:
+        return {**arrays, "confidence": predictions.confidence, "correct": predictions.correct}
+    if predictions.label_probs is not None:
+        arrays["label_probs"] = predictions.label_probs
+    unit, scores = _scores(predictions)
+    arrays[unit] = scores
+    arrays["labels"] = predictions.labels
+    arrays["classes"] = np.array(predictions.classes)
+    arrays["name"] = np.array(predictions.name)
+    return arrays
+
+
+def _to_columns(predictions: Predictions) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {}
+    if predictions.ids is not None:
+        columns["id"] = predictions.ids.tolist()
+    if predictions.confidence_only:
+        columns["confidence"] = predictions.confidence.tolist()
+        columns["correct"] = predictions.correct.astype(int).tolist()
+        return columns
+    columns["label"] = [predictions.classes[label] for label in predictions.labels]
+    unit, scores = _scores(predictions)
+    for k, name in enumerate(predictions.classes):
+        columns[PREFIX[unit] + name] = scores[:, k].tolist()
+    if predictions.label_probs is not None:
+        for k, name in enumerate(predictions.classes):
+            columns[VOTES_PREFIX + name] = predictions.label_probs[:, k].tolist()
     return columns
 
 
-def _records(p: Predictions) -> Iterator[dict[str, Any]]:
-    kind = "logits" if p.given_probs is None else "probs"
-    scores = p.logits if p.given_probs is None else p.given_probs
-    for i in range(len(p)):
-        record: dict[str, Any] = {} if p.ids is None else {"id": str(p.ids[i])}
-        if p.confidence_only:
-            yield {**record, "confidence": float(p.confidence[i]), "correct": int(p.correct[i])}
-            continue
-        record |= {"label": p.classes[p.labels[i]], kind: dict(zip(p.classes, scores[i].tolist(), strict=True))}
-        if p.label_probs is not None:
-            record["label_probs"] = dict(zip(p.classes, p.label_probs[i].tolist(), strict=True))
+def _to_records(predictions: Predictions) -> Iterator[dict[str, Any]]:
+    unit, scores = _scores(predictions)
+    for row in range(len(predictions)):
+        record: dict[str, Any] = {}
+        if predictions.ids is not None:
+            record["id"] = str(predictions.ids[row])
+        if predictions.confidence_only:
+            record["confidence"] = float(predictions.confidence[row])
+            record["correct"] = int(predictions.correct[row])
+        else:
+            record["label"] = predictions.classes[predictions.labels[row]]
+            record[unit] = _by_class(predictions.classes, scores[row])
+            if predictions.label_probs is not None:
+                record["label_probs"] = _by_class(predictions.classes, predictions.label_probs[row])
         yield record
 
 
-class _Lines:
-    """What csv.writer needs, over a binary file."""
-
-    def __init__(self, file: BinaryIO):
-        self.file = file
-
-    def write(self, text: str) -> None:
-        self.file.write(text.encode())
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError("parquet needs pyarrow", remedy="pip install 'distilcal[parquet]'") from None
-    return pyarrow, pyarrow.parquet
+def _by_class(classes: Sequence[str], values: NDArray[Any]) -> dict[str, float]:
+    return dict(zip(classes, values.tolist(), strict=True))

@@ -1,4 +1,9 @@
-"""Tables of text: .csv, .tsv, .jsonl and .parquet, the first three also compressed (.gz, .xz), as columns of values."""
+"""The one reader of tables: ``.csv``, ``.tsv`` and ``.jsonl``, also compressed as ``.gz`` or ``.xz``, and ``.parquet``.
+
+``read_table`` returns a whole file, ``stream_table`` parts of one that need little memory at a time. Every fault is an
+InputError that names the file, the line (of a parquet file the row) and the remedy. To add a format, write a generator of
+Tables like ``_stream_csv`` and enter it in ``stream_table``.
+"""
 
 from __future__ import annotations
 
@@ -7,165 +12,429 @@ import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO, TypedDict, cast
 
-from distilcal.errors import InputError
+import numpy as np
+from numpy.typing import NDArray
+
+from distilcal.errors import InputError, MissingDependencyError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 COMPRESSED = (".gz", ".xz")
+CHUNK_ROWS = 20_000  # of a text file, held as Python objects
+PARQUET_CHUNK_ROWS = 200_000
 csv.field_size_limit(1 << 27)  # a document may be long
+
+
+class Place(TypedDict, total=False):
+    """Where a row is, as keyword arguments of an error."""
+
+    source: str
+    line: int
+    row: int
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, and on which line of the file each row ends (empty where rows are not lines)."""
+    """Rows of a file by column: a whole file, or consecutive rows of a larger one.
+
+    Attributes
+    ----------
+    source : str
+        The file, for messages.
+    columns : dict of str to sequence
+        Values by column name: text from .csv and .tsv, any JSON value from .jsonl (None where a line lacks the key), an
+        Arrow array from .parquet. The methods return them in other forms.
+    lines : sequence of int
+        The line on which each row ends, from 1; empty where rows are not lines.
+    first_row : int
+        Index in the file of this table's first row.
+
+    Examples
+    --------
+    >>> table = Table("votes.csv", {"text": ["fine", "bad"], "votes": ["3", "many"]}, lines=[2, 3])
+    >>> table.texts("text")
+    ['fine', 'bad']
+    >>> table.numbers("votes")
+    Traceback (most recent call last):
+    distilcal.errors.InputError: votes.csv, line 3: 'many' in column 'votes' is not a number; fix the value or drop the row
+    """
 
     source: str
-    columns: dict[str, list[Any]]
-    lines: list[int]
+    columns: Mapping[str, Sequence[Any]]
+    lines: Sequence[int] = ()
+    first_row: int = 0
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), []))
+        return len(next(iter(self.columns.values()), ()))
 
-    def column(self, name: str, remedy: str = "") -> list[Any]:
-        """A column's values; a missing one is an error that names those there are."""
+    def place(self, row: int) -> Place:
+        """Return where a row of this table is, as arguments of an error: ``source`` and ``line`` or ``row``."""
+        if self.lines:
+            return {"source": self.source, "line": self.lines[row]}
+        return {"source": self.source, "row": self.first_row + row}
+
+    def require(self, name: str, remedy: str = "name one of them") -> None:
+        """Raise an InputError that lists the columns if this one does not exist."""
         if name not in self.columns:
-            have = ", ".join(self.columns) or "none"
-            raise InputError(
-                f"there is no column {name!r}; it has {have}", source=self.source, remedy=remedy or "name one of them"
-            )
-        return self.columns[name]
+            existing = ", ".join(self.columns) or "none"
+            raise InputError(f"there is no column {name!r}; it has {existing}", source=self.source, remedy=remedy)
 
-    def where(self, row: int) -> dict[str, int]:
-        """The place of a row, for an error."""
-        return {"line": self.lines[row]} if self.lines else {"row": row}
+    def values(self, name: str) -> list[Any]:
+        """Return a column as a list of Python objects."""
+        self.require(name)
+        column = self.columns[name]
+        if _is_arrow(column):
+            with _arrow_errors(self.source):
+                return cast(list[Any], cast(Any, column).to_pylist())
+        return list(column)
 
-    def filled(self, name: str, remedy: str = "") -> list[str]:
-        """A column as text in which no value is missing."""
-        values = self.column(name, remedy)
+    def texts(self, name: str) -> list[str]:
+        """Return a column as strings; a missing or blank value is an InputError."""
+        values = self.values(name)
         for row, value in enumerate(values):
             if value is None or value != value or not str(value).strip():
-                raise InputError(
-                    f"column {name!r} has no value", source=self.source, remedy="fill or drop the row", **self.where(row)
-                )
+                raise self._missing_value(name, row)
         return [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values]
 
+    def array(self, name: str) -> NDArray[Any]:
+        """Return a column as a NumPy array; a missing value is an InputError."""
+        self.require(name)
+        column: Any = self.columns[name]
+        if not _is_arrow(column):
+            if None in column:
+                raise self._missing_value(name, column.index(None))
+            return np.asarray(column)
+        with _arrow_errors(self.source):
+            if column.null_count:
+                raise self._missing_value(name, column.is_null().to_pylist().index(True))
+            if hasattr(column, "dictionary_decode"):
+                column = column.dictionary_decode()
+            return np.asarray(column.to_numpy(zero_copy_only=False))
 
-def kind_of(path: Path) -> str:
-    """The suffix that says how a file is written, without that of its compression."""
-    return Path(path.stem).suffix.lower() if path.suffix.lower() in COMPRESSED else path.suffix.lower()
+    def numbers(self, name: str, words: Mapping[str, float] | None = None) -> NDArray[np.float64]:
+        """Return a column as float64; what is not a number is an InputError.
+
+        Parameters
+        ----------
+        name : str
+            The column.
+        words : mapping of str to float, optional
+            Words in lower case that stand for numbers, e.g. ``{"true": 1, "false": 0}``.
+
+        Returns
+        -------
+        ndarray, shape (N,)
+            The numbers.
+        """
+        self.require(name)
+        values: Any = self.columns[name]
+        if _is_arrow(values):
+            values = self.array(name)
+        if words is not None:
+            values = [words.get(str(value).strip().lower(), value) for value in values]
+        try:
+            numbers = np.array(values, dtype=np.float64)
+        except (ValueError, TypeError, OverflowError):
+            raise self._not_a_number(name, values) from None
+        if np.isnan(numbers).any() and None in values:
+            raise self._missing_value(name, list(values).index(None))
+        return numbers
+
+    def select(self, rows: Sequence[int]) -> Table:
+        """Return a table of these rows; lines stay those of the file."""
+        columns = {}
+        for name in self.columns:
+            values = self.values(name)
+            columns[name] = [values[row] for row in rows]
+        return Table(self.source, columns, [self.lines[row] for row in rows] if self.lines else ())
+
+    def _missing_value(self, name: str, row: int) -> InputError:
+        return InputError(f"column {name!r} has no value", remedy="fill or drop the row", **self.place(row))
+
+    def _not_a_number(self, name: str, values: Sequence[Any]) -> InputError:
+        row = next(row for row, value in enumerate(values) if not _is_number(value))
+        return InputError(
+            f"{values[row]!r} in column {name!r} is not a number", remedy="fix the value or drop the row", **self.place(row)
+        )
+
+
+def table_kind(path: Path) -> str:
+    """Return the suffix that tells a file's format, in lower case and without that of its compression.
+
+    >>> table_kind(Path("reviews.CSV.gz"))
+    '.csv'
+    """
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
 
 def read_table(path: str | Path, *, quoted: bool = True, header: Sequence[str] | None = None) -> Table:
-    """The columns of a file. ``quoted=False`` takes quotes as they stand; ``header`` names columns of a file without one."""
+    """Read a whole table into lists of Python objects.
+
+    Parameters
+    ----------
+    path : str or Path
+        A .csv, .tsv, .jsonl or .parquet file; the first three may be compressed as .gz or .xz.
+    quoted : bool
+        Whether fields of a .csv or .tsv may stand in double quotes. If False, quotes are part of the text.
+    header : sequence of str, optional
+        Column names of a .csv or .tsv that has no header line.
+
+    Returns
+    -------
+    Table
+        All rows. A key that only some lines of a .jsonl have is a column with None in the other rows.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged, malformed or has no rows.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "reviews.csv"
+    >>> _ = path.write_text("text,label\\ngood,pos\\nbad,neg\\n")
+    >>> read_table(path).columns
+    {'text': ['good', 'bad'], 'label': ['pos', 'neg']}
+    """
+    columns: dict[str, list[Any]] = {}
+    lines = array("q")
+    count = 0
+    for part in stream_table(path, quoted=quoted, header=header):
+        for name in part.columns:
+            columns.setdefault(name, [None] * count).extend(part.values(name))
+        count += len(part)
+        for values in columns.values():
+            values.extend([None] * (count - len(values)))
+        lines.extend(part.lines)
+    if not count:
+        raise InputError("there are no rows", source=str(path), remedy="give at least one example")
+    return Table(str(path), columns, lines)
+
+
+def stream_table(path: str | Path, *, quoted: bool = True, header: Sequence[str] | None = None) -> Iterator[Table]:
+    """Read a table in parts of consecutive rows, so that a large file needs little memory.
+
+    Parameters
+    ----------
+    path, quoted, header
+        As for ``read_table``.
+
+    Yields
+    ------
+    Table
+        Consecutive rows. There is at least one table, so that the columns of a file without rows are known; those of a
+        .jsonl are the keys of the lines in this part.
+    """
     path = Path(path)
+    kind = table_kind(path)
     if not path.exists():
         raise InputError("there is no such file", source=str(path), remedy="check the path")
-    kind = kind_of(path)
     if kind not in SUFFIXES:
         raise InputError(
             f"cannot read {kind or 'a file without suffix'!r}", source=str(path), remedy=f"give one of {', '.join(SUFFIXES)}"
         )
-    try:
+    with _file_errors(path):
         if kind == ".parquet":
-            table = _from_parquet(path)
+            yield from _stream_parquet(path)
         elif kind == ".jsonl":
-            table = _from_jsonl(path)
+            yield from _stream_jsonl(path)
         else:
-            table = _from_csv(path, "\t" if kind == ".tsv" else ",", quoted, header)
-    except UnicodeDecodeError as error:
-        raise InputError(f"byte {error.start} is not UTF-8", source=str(path), remedy="save the file as UTF-8") from None
-    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError):
-        raise InputError("the file is damaged or cut off", source=str(path), remedy="write it again") from None
-    if not len(table):
-        raise InputError("there are no rows", source=str(path), remedy="give at least one example")
-    return table
+            yield from _stream_csv(path, delimiter="\t" if kind == ".tsv" else ",", quoted=quoted, header=header)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as file:
-            yield file
-    elif suffix == ".xz":
-        with lzma.open(path, "rt", encoding="utf-8-sig", newline="") as file:
-            yield file
-    else:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            yield file
+def write_csv(file: BinaryIO, rows: Iterable[Iterable[Any]], *, delimiter: str = ",") -> None:
+    """Write rows to a binary file as UTF-8 CSV with Unix line ends.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The open file; it stays open.
+    rows : iterable of iterables
+        The rows, the header first.
+    delimiter : str
+        What separates fields.
+    """
+    text = TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    text.flush()
+    text.detach()
 
 
-def _from_csv(path: Path, delimiter: str, quoted: bool, header: Sequence[str] | None) -> Table:
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    lines: list[int] = []
-    rows: list[list[str]] = []
-    with _opened(path) as file:
-        reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=quoted)  # type: ignore[arg-type]
-        try:
-            titles = [t.strip() for t in next(reader, [])] if header is None else list(header)
-            if not any(titles):
-                raise InputError("there is no header", source=str(path), line=1, remedy="name the columns in the first line")
-            repeated = next((t for i, t in enumerate(titles) if t in titles[:i]), None)
-            if repeated is not None:
-                raise InputError(f"column {repeated!r} stands twice", source=str(path), line=1, remedy="name every column once")
-            for row in reader:
-                if not row:
-                    continue  # a blank line
-                if len(row) != len(titles):
-                    raise InputError(
-                        f"{len(row)} fields where the header has {len(titles)}",
-                        source=str(path),
-                        line=reader.line_num,
-                        remedy="mend the line, or put the field in quotes",
-                    )
-                lines.append(reader.line_num)
-                rows.append(row)
-        except csv.Error as error:
-            raise InputError(
-                f"not readable as CSV: {error}", source=str(path), line=reader.line_num, remedy="check its quotes"
-            ) from None
-    columns = zip(*rows, strict=True) if rows else ([] for _ in titles)
-    return Table(str(path), {t: list(c) for t, c in zip(titles, columns, strict=True)}, lines)
-
-
-def _from_jsonl(path: Path) -> Table:
-    lines: list[int] = []
-    columns: dict[str, list[Any]] = {}
-    with _opened(path) as file:
-        for number, text in enumerate(file, start=1):
-            if not text.strip():
-                continue
-            try:
-                record = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                what = getattr(error, "msg", "nested too deeply or too long a number")
-                raise InputError(
-                    f"not JSON: {what}", source=str(path), line=number, remedy="write one object per line"
-                ) from None
-            if not isinstance(record, dict):
-                raise InputError("not a JSON object", source=str(path), line=number, remedy="write one object per line")
-            for key in record:
-                if key not in columns:
-                    columns[key] = [None] * len(lines)
-            for key, values in columns.items():
-                values.append(record.get(key))
-            lines.append(number)
-    return Table(str(path), columns, lines)
-
-
-def _from_parquet(path: Path) -> Table:
+def import_pyarrow() -> tuple[Any, Any]:
+    """Return the modules ``pyarrow`` and ``pyarrow.parquet``, or raise a MissingDependencyError."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise InputError("parquet needs pyarrow", remedy="pip install 'distilcal[parquet]'") from None
+        raise MissingDependencyError("parquet needs pyarrow", remedy="pip install 'distilcal[parquet]'") from None
+    return pyarrow, pyarrow.parquet
+
+
+# ---- text files --------------------------------------------------------------------------------------------------------
+
+
+def _stream_csv(path: Path, *, delimiter: str, quoted: bool, header: Sequence[str] | None) -> Iterator[Table]:
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    with _open_text(path) as file:
+        reader = csv.reader(file, delimiter=delimiter, quoting=cast(Any, quoting), strict=quoted)
+        try:
+            names = [name.strip() for name in next(reader, [])] if header is None else list(header)
+            _check_names(names, path, line=1)
+            rows: list[list[str]] = []
+            lines = array("q")
+            first_row = 0
+            for row in reader:
+                if not row:
+                    continue  # a blank line
+                if len(row) != len(names):
+                    raise InputError(
+                        f"{len(row)} fields where the header has {len(names)}",
+                        source=str(path),
+                        line=reader.line_num,
+                        remedy="fix the line, or put the field in quotes",
+                    )
+                rows.append(row)
+                lines.append(reader.line_num)
+                if len(rows) == CHUNK_ROWS:
+                    yield _table_of_rows(path, names, rows, lines, first_row)
+                    first_row += len(rows)
+                    rows, lines = [], array("q")
+        except csv.Error as error:
+            raise InputError(
+                f"not readable as CSV: {error}",
+                source=str(path),
+                line=reader.line_num,
+                remedy="check its quotes and line ends",
+            ) from None
+        if rows or not first_row:
+            yield _table_of_rows(path, names, rows, lines, first_row)
+
+
+def _table_of_rows(path: Path, names: list[str], rows: list[list[str]], lines: Sequence[int], first_row: int) -> Table:
+    columns: Iterable[Sequence[str]] = zip(*rows, strict=True) if rows else [()] * len(names)
+    return Table(str(path), dict(zip(names, columns, strict=True)), lines, first_row)
+
+
+def _stream_jsonl(path: Path) -> Iterator[Table]:
+    records: list[dict[str, Any]] = []
+    lines = array("q")
+    first_row = 0
+    with _open_text(path) as file:
+        for number, text in enumerate(file, start=1):
+            if not text.strip():
+                continue  # a blank line
+            records.append(_parse_record(text, path, number))
+            lines.append(number)
+            if len(records) == CHUNK_ROWS:
+                yield _table_of_records(path, records, lines, first_row)
+                first_row += len(records)
+                records, lines = [], array("q")
+    if records or not first_row:
+        yield _table_of_records(path, records, lines, first_row)
+
+
+def _table_of_records(path: Path, records: list[dict[str, Any]], lines: Sequence[int], first_row: int) -> Table:
+    names = dict.fromkeys(name for record in records for name in record)  # a dict keeps their order
+    columns = {name: [record.get(name) for record in records] for name in names}
+    return Table(str(path), columns, lines, first_row)
+
+
+def _parse_record(text: str, path: Path, line: int) -> dict[str, Any]:
     try:
-        table = pyarrow.parquet.read_table(path)
-    except (pyarrow.lib.ArrowException, OSError):
-        raise InputError("the file is damaged or is not parquet", source=str(path), remedy="write it again") from None
-    return Table(str(path), {name: table.column(name).to_pylist() for name in table.column_names}, [])
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        problem = getattr(error, "msg", "nested too deeply, or a number with too many digits")
+        raise InputError(f"not JSON: {problem}", source=str(path), line=line, remedy="write one object per line") from None
+    if not isinstance(record, dict):
+        raise InputError("not a JSON object", source=str(path), line=line, remedy="write one object per line")
+    return record
+
+
+def _open_text(path: Path, errors: str = "strict") -> TextIO:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors=errors, newline="")
+    if suffix == ".xz":
+        return lzma.open(path, "rt", encoding="utf-8-sig", errors=errors, newline="")
+    return open(path, encoding="utf-8-sig", errors=errors, newline="")
+
+
+def _check_names(names: Sequence[str], path: Path, line: int | None) -> None:
+    if not any(name.strip() for name in names):
+        raise InputError("there is no header", source=str(path), line=line, remedy="name the columns in the first line")
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise InputError(f"duplicate column {name!r}", source=str(path), line=line, remedy="give every column its own name")
+
+
+@contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    """Turn what opening, decompressing and decoding raise into an InputError that names the file."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise InputError(
+            f"byte 0x{byte:02x} is not UTF-8", source=str(path), line=_first_undecodable_line(path), remedy="save it as UTF-8"
+        ) from None
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError):
+        raise InputError("the file is damaged or cut off", source=str(path), remedy="write it again") from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", source=str(path), remedy="check the file") from None
+
+
+def _first_undecodable_line(path: Path) -> int | None:
+    """Return the line of the first byte that is not UTF-8: files are decoded in blocks, so the error itself cannot tell."""
+    with _open_text(path, errors="surrogateescape") as file:
+        for number, text in enumerate(file, start=1):
+            if any("\udc80" <= character <= "\udcff" for character in text):
+                return number
+    return None
+
+
+# ---- parquet -----------------------------------------------------------------------------------------------------------
+
+
+def _stream_parquet(path: Path) -> Iterator[Table]:
+    pyarrow, parquet = import_pyarrow()
+    with _arrow_errors(str(path)), parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        _check_names(names, path, line=None)
+        first_row = 0
+        batches = file.iter_batches(batch_size=PARQUET_CHUNK_ROWS)
+        for batch in batches:
+            yield Table(str(path), dict(zip(names, batch.columns, strict=True)), first_row=first_row)
+            first_row += batch.num_rows
+        if not first_row:
+            yield Table(str(path), {name: pyarrow.array([], file.schema_arrow.field(name).type) for name in names})
+
+
+@contextmanager
+def _arrow_errors(source: str) -> Iterator[None]:
+    """Turn what Arrow raises for a damaged parquet file into an InputError that names it."""
+    pyarrow, _ = import_pyarrow()
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError):  # damaged text is decoded late
+        raise InputError("the file is damaged or is not parquet", source=source, remedy="write it again") from None
+
+
+def _is_arrow(column: Any) -> bool:
+    return hasattr(column, "null_count")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True

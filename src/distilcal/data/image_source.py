@@ -1,0 +1,120 @@
+"""Images from picture files: folders by class, and sheets that hold many small images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distilcal.data.dataset import Dataset, Images
+from distilcal.errors import InputError, MissingDependencyError
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+
+
+def import_pillow() -> Any:
+    """Return the module ``PIL.Image``, or raise a MissingDependencyError."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingDependencyError("pictures need Pillow", remedy="pip install 'distilcal[train]'") from None
+    return Image
+
+
+def read_sheet(path: Path, *, side: int, across: int = 100) -> Images:
+    """Read the images of a sheet: one lossless picture that holds them in a grid.
+
+    Parameters
+    ----------
+    path : Path
+        The picture.
+    side : int
+        Width and height of each image in pixels.
+    across : int
+        Number of images in a row of the grid.
+
+    Returns
+    -------
+    Images
+        The images, row by row.
+
+    Raises
+    ------
+    InputError
+        If the picture is no such grid.
+    """
+    with import_pillow().open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    height, width = pixels.shape[:2]
+    if height % side or width != side * across:
+        raise InputError(f"a sheet of {width} × {height} pixels is no grid of {across} × {side}", source=str(path))
+    grid = pixels.reshape(-1, side, across, side, 3)  # (rows, side, across, side, 3)
+    return Images(grid.swapaxes(1, 2).reshape(-1, side, side, 3))
+
+
+def read_image_folder(path: Path, classes: Sequence[str] | None = None, size: int | None = None) -> Dataset:
+    """Read pictures that are laid out as ``CLASS/PICTURE.png``.
+
+    Parameters
+    ----------
+    path : Path
+        The folder that holds a folder per class.
+    classes : sequence of str, optional
+        Names and order of the classes. By default the folders in alphabetical order.
+    size : int, optional
+        Width and height to which pictures are scaled. By default they must all have one size.
+
+    Returns
+    -------
+    Dataset
+        The pictures; ids are their paths within the folder.
+
+    Raises
+    ------
+    InputError
+        If there are no pictures, one cannot be read, or sizes differ.
+    """
+    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    files: list[Path] = []
+    labels: list[str] = []
+    for folder in folders:
+        for file in sorted(folder.rglob("*")):
+            if file.suffix.lower() in IMAGE_SUFFIXES:
+                files.append(file)
+                labels.append(folder.name)
+    if not files:
+        raise InputError("no folder of pictures per class is in it", source=str(path), remedy="lay it out as CLASS/PICTURE.png")
+    names = tuple(folder.name for folder in folders) if classes is None else tuple(classes)
+    ids = np.array([str(file.relative_to(path)) for file in files])
+    return Dataset(Images(_read_pictures(files, size)), np.array(labels), names, ids, name=str(path))
+
+
+def _read_pictures(files: Sequence[Path], size: int | None) -> NDArray[np.uint8]:
+    first = _read_picture(files[0], size)
+    height, width = first.shape[:2]
+    pixels = np.empty((len(files), *first.shape), dtype=np.uint8)
+    for i, file in enumerate(files):
+        picture = _read_picture(file, size)
+        if picture.shape != first.shape:
+            raise InputError(
+                f"this picture has {picture.shape[1]} × {picture.shape[0]} pixels, others {width} × {height}",
+                source=str(file),
+                remedy="scale them all to one size: size = ... in [data] or --size",
+            )
+        pixels[i] = picture
+    return pixels
+
+
+def _read_picture(file: Path, size: int | None) -> NDArray[np.uint8]:
+    pillow = import_pillow()
+    try:
+        with pillow.open(file) as opened:
+            picture = opened.convert("RGB")
+    except (OSError, ValueError, pillow.DecompressionBombError):
+        raise InputError("this picture cannot be read", source=str(file), remedy="fix or remove it") from None
+    if size is not None and picture.size != (size, size):
+        picture = picture.resize((size, size))
+    return np.asarray(picture)

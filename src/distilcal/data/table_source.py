@@ -1,0 +1,216 @@
+"""Examples from tables: which columns hold the input, the label, the id and the group of each example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distilcal.data.dataset import Choices, Dataset, Inputs, choices, texts
+from distilcal.errors import InputError, list_names
+from distilcal.io.tables import Place, Table
+from distilcal.predictions import FloatArray, IntArray, labels_from_text
+
+SOFT_LABEL_PREFIX = "label_prob_"  # one column per class
+INTEGER = re.compile(r"-?[0-9]{1,18}")
+# Column names tried in this order where the user names none.
+USUAL_PAIRS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text", "text_pair"),
+)
+USUAL_TEXTS = ("text", "sentence")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table hold what.
+
+    Attributes
+    ----------
+    text : str
+        The text, the first text of a pair, or the prompt of choices. Empty: found by the usual names, such as ``text``,
+        ``sentence`` or ``premise``.
+    pair : str
+        The second text. Empty: none, or the partner of a first text that was found by its usual name.
+    choices : tuple of str
+        One column per ending, or a single column that holds lists. Empty: the examples are texts.
+    label : str
+        The label: a class name or an index.
+    id : str
+        The id. Empty: a column ``id`` if there is one, else ids are made from content.
+    group : str
+        What must not be divided by a split, such as the writer. Empty: none.
+
+    Examples
+    --------
+    >>> Columns(text="premise", pair="hypothesis", label="gold")
+    Columns(text='premise', pair='hypothesis', choices=(), label='gold', id='', group='')
+    """
+
+    text: str = ""
+    pair: str = ""
+    choices: tuple[str, ...] = ()
+    label: str = "label"
+    id: str = ""
+    group: str = ""
+
+
+def dataset_from_table(
+    table: Table,
+    columns: Columns,
+    classes: Sequence[str] | None = None,
+    *,
+    labelled: bool = True,
+    by_index: bool = True,
+) -> Dataset:
+    """Return the examples of a table.
+
+    Parameters
+    ----------
+    table : Table
+        The rows.
+    columns : Columns
+        Which columns hold what.
+    classes : sequence of str, optional
+        Names and order of the classes; other labels are refused. By default the labels in the table.
+    labelled : bool
+        Whether a table without labels is an error.
+    by_index : bool
+        Whether labels may be indices where the classes have other names.
+
+    Returns
+    -------
+    Dataset
+        The examples in the order of the rows, named after the table's source.
+
+    Raises
+    ------
+    InputError
+        If a column or value is missing or invalid, with the line.
+
+    Examples
+    --------
+    >>> table = Table("reviews.csv", {"text": ["good", "bad"], "label": ["pos", "neg"]})
+    >>> dataset_from_table(table, Columns()).classes
+    ('neg', 'pos')
+    """
+    columns = _resolve_columns(table, columns)
+    inputs = _read_inputs(table, columns)
+    label_probs = None
+    soft_classes = [name.removeprefix(SOFT_LABEL_PREFIX) for name in table.columns if name.startswith(SOFT_LABEL_PREFIX)]
+    if soft_classes:
+        classes = soft_classes if classes is None else classes
+        label_probs = _read_soft_labels(table, soft_classes, classes)
+    labels = None
+    if columns.label in table.columns:
+        names = table.texts(columns.label)
+        classes = _default_classes(names, inputs) if classes is None else classes
+        labels = _read_labels(table, names, classes, by_index=by_index)
+    elif label_probs is None and labelled:
+        table.require(columns.label, "name the column of labels, as label = ... in [data] or --label")
+    ids = np.array(table.texts(columns.id)) if columns.id else np.array([], dtype=str)
+    groups = np.array(table.texts(columns.group)) if columns.group else None
+    try:
+        return Dataset(inputs, labels, tuple(classes or ()), ids, label_probs, groups, name=table.source)
+    except InputError as error:
+        raise _located(error, table) from None
+
+
+def distinct_classes(labels: Sequence[str]) -> list[str]:
+    """Return the classes among labels: in numerical order where all are whole numbers, else in alphabetical order.
+
+    >>> distinct_classes(["10", "9", "10"]), distinct_classes(["pos", "neg"])
+    (['9', '10'], ['neg', 'pos'])
+    """
+    names = sorted(set(labels))
+    return sorted(names, key=int) if _all_integers(names) else names
+
+
+def _resolve_columns(table: Table, columns: Columns) -> Columns:
+    """Check the columns that the user named, and find those that have usual names."""
+    for name in (columns.text, columns.pair, columns.id, columns.group, *columns.choices):
+        if name:
+            table.require(name)
+    if not columns.id and "id" in table.columns:
+        columns = replace(columns, id="id")
+    if columns.text:
+        return columns
+    if not columns.pair and not columns.choices:
+        for first, second in USUAL_PAIRS:
+            if first in table.columns and second in table.columns:
+                return replace(columns, text=first, pair=second)
+    for name in USUAL_TEXTS:
+        if name in table.columns:
+            return replace(columns, text=name)
+    table.require("text", "name the column of texts, as text = ... in [data] or --text")
+    raise AssertionError("the usual name of a text column exists")
+
+
+def _read_inputs(table: Table, columns: Columns) -> Inputs:
+    text = table.texts(columns.text)
+    if columns.choices:
+        return choices(text, _read_endings(table, columns.choices))
+    return texts(text, table.texts(columns.pair) if columns.pair else None)
+
+
+def _read_endings(table: Table, names: Sequence[str]) -> list[list[str]]:
+    """Return the endings of each example, from one column per ending or a single column of lists."""
+    if len(names) > 1:
+        return [list(row) for row in zip(*(table.texts(name) for name in names), strict=True)]
+    endings = []
+    for row, value in enumerate(table.values(names[0])):
+        if not isinstance(value, list) or len(value) < 2:
+            raise InputError(
+                f"column {names[0]!r} holds no list of choices",
+                remedy="give a list, or one column per choice",
+                **table.place(row),
+            )
+        endings.append([str(ending) for ending in value])
+    return endings
+
+
+def _read_soft_labels(table: Table, soft_classes: list[str], classes: Sequence[str]) -> FloatArray:
+    """Return the distribution over the classes of each example (N, K), in the order of ``classes``."""
+    if sorted(soft_classes) != sorted(classes):
+        raise InputError(
+            f"the soft labels are for {list_names(soft_classes)}, not {list_names(classes)}",
+            source=table.source,
+            remedy=f"name the columns {SOFT_LABEL_PREFIX}<class> for every class",
+        )
+    probs: NDArray[np.float64] = np.column_stack([table.numbers(f"{SOFT_LABEL_PREFIX}{name}") for name in classes])
+    return probs
+
+
+def _default_classes(labels: Sequence[str], inputs: Inputs) -> list[str]:
+    if isinstance(inputs, Choices):  # the classes are the positions of the endings
+        return [str(position) for position in range(inputs.endings.shape[1])]
+    return distinct_classes(labels)
+
+
+def _read_labels(table: Table, names: list[str], classes: Sequence[str], *, by_index: bool) -> IntArray:
+    if not by_index and not set(names) & set(classes) and _all_integers(set(names)):
+        raise InputError(
+            f"labels are numbers ({names[0]}, …) where the classes are {list_names(classes)}",
+            source=table.source,
+            remedy="write names, or list the classes in the order of the numbers: classes = [...] in [data]",
+        )
+    try:
+        return labels_from_text(np.array(names), tuple(classes))
+    except InputError as error:
+        raise _located(error, table) from None
+
+
+def _all_integers(names: Sequence[str] | set[str]) -> bool:
+    return all(INTEGER.fullmatch(name) for name in names)
+
+
+def _located(error: InputError, table: Table) -> InputError:
+    """Return the error of a row with the place of that row in the file."""
+    place: Place = {"source": table.source} if error.row is None else table.place(error.row)
+    return InputError(error.problem, remedy=error.remedy, **place)
