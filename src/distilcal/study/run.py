@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.config.loading import as_table
-from distilcal.errors import InputError
+from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import write_json
 from distilcal.io.locks import file_lock
 from distilcal.study.analysis import LEVEL, StudyResults, check_claim, fill_table
@@ -218,7 +218,7 @@ def _stored(graph: Graph, job: Job, chosen: dict[str, str], store: Path, unread:
     try:
         recipe, name = job_recipe(graph, job.id, chosen)
         return stored_result(as_table(recipe), name, store, keep=not job.candidate)
-    except InputError as error:
+    except (InputError, MissingDependencyError) as error:
         unread[job.task] = str(error)
         return None
 
