@@ -438,7 +438,7 @@ terms = [{{ loss = "cross_entropy" }}, {{ loss = "cross_entropy", view = "mixed"
         ),
         ("stages.student.views.mixed={kind='mixup', length=4}", "length has no effect"),
         ("stages.student.views.mixed={kind='manifold', pairs='similar', saliency='features'}", "add record_features = true"),
-        ("stages.student.terms=[{loss='cross_entropy'}, {loss='focal', view='mixed'}]", "focal wants one label"),
+        ("stages.student.terms=[{loss='cross_entropy'}, {loss='focal', view='mixed'}]", "focal needs one label"),
         ("stages.student.like=['map']", "is not another stage"),
         ("stages.student.views.mixed.layers=[1]", "a hidden layer mixes examples of one batch"),
         ("stages.student.views.mixed.kindd='x'", "unknown key stages.student.views.mixed.kindd; did you mean kind?"),

@@ -445,7 +445,7 @@ def refused(place, tmp_path, *arguments):
         (["--train", "train.csv", "--teacher", "full.csv"], "name a --student"),
         (["--train", "train.csv", "--teacher", "encoder", "--student", "./no-such-folder"], "no such folder"),
         (["--train", "no.csv", "--teacher", "encoder"], "no such file"),
-        (["--train", "train.csv", "--teacher", "encoder", "--layers", "0,x"], "are not numbers"),
+        (["--train", "train.csv", "--teacher", "encoder", "--layers", "0,x"], "layers: '0,x' is not a list of numbers"),
         (["--train", "train.csv", "--teacher", "encoder", "--layers", "0,9"], "layer 9 of a model with 4"),
         (
             ["--train", "train.csv", "--teacher", "encoder", "--set", "stages.student.trian.lr=1"],
@@ -498,7 +498,7 @@ def test_ids_that_mean_other_rows_in_another_split_are_refused(place, tmp_path):
     (tmp_path / "dev.csv").write_text((place / "other.csv").read_text().replace("r1-", "r0-"))
     path = predictions_recipe(place, tmp_path, teacher, f"dev = {str(tmp_path / 'dev.csv')!r}")
     done = command("run", path, "--out", tmp_path / "run", "--store", tmp_path / "store", code=2)
-    assert "stands in train and in dev" in done.stderr
+    assert "is in train and in dev" in done.stderr
 
 
 def test_a_teacher_file_with_other_labels_is_refused(place, tmp_path):
@@ -507,7 +507,7 @@ def test_a_teacher_file_with_other_labels_is_refused(place, tmp_path):
     teacher.write_text(text)
     path = predictions_recipe(place, tmp_path, teacher)
     done = command("run", path, "--out", tmp_path / "run", "--store", tmp_path / "store", code=2)
-    assert "do not mean the same rows" in done.stderr
+    assert "use ids that mean the same rows" in done.stderr
 
 
 def test_a_run_started_again_leaves_nothing_of_the_old_one(place, tmp_path):

@@ -87,14 +87,12 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     The recipe is written into the run's folder, to be changed and run again.
     """
     let_threads_sleep()
-    from distilcal.pipeline.distill import recipe_from_flags
+    from distilcal.pipeline.distill import DistillSettings, recipe_for_distillation
 
-    carry_out_recipe(
-        recipe_from_flags(changes=changes, name=out.resolve().name if out is not None else "distilled", **flags),
-        out,
-        store,
-        dry_run,
-    )
+    if out is not None:
+        flags["name"] = out.resolve().name
+    recipe = recipe_for_distillation(DistillSettings(**flags), changes)
+    carry_out_recipe(recipe, out, store, dry_run)
 
 
 @click.command("predict")

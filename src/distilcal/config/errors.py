@@ -58,6 +58,8 @@ def explain(error: ValidationError, model: type[BaseModel], path: str = "") -> I
 
     if detail["type"] == "extra_forbidden":
         return _unknown_key(where, model, location)
+    if detail["type"] == "missing":
+        return InputError(f"missing value: {where}", remedy=f"add {location[-1]} = …")
     if detail["type"] == "value_error":
         return _broken_rule(where, detail["ctx"]["error"])
     if location and location[-1] == "[key]":

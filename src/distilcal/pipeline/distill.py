@@ -1,8 +1,8 @@
-"""From a few flags to a whole recipe: the defaults that the studies speak for.
+"""From a few settings to a whole recipe, with the defaults that the studies support.
 
-A calibrated teacher hands its calibration on (P004), best at temperature 1 and with most of the weight on the teacher. So a
-teacher that has to be trained is trained with cross-entropy and MDCA, every teacher is divided by the temperature that suits
-dev, and the student minimises 0.1 · cross-entropy + 0.9 · KD at temperature 1.
+A calibrated teacher passes its calibration on (P004), best at temperature 1 and with most of the weight on the teacher. So a
+teacher that has to be trained is trained with cross-entropy and MDCA, each teacher is divided by the temperature that
+is fitted on dev, and the student minimises 0.1 · cross-entropy + 0.9 · KD at temperature 1.
 """
 
 from __future__ import annotations
@@ -11,130 +11,165 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, field_validator
+
+from distilcal.config.base import ListOf, Settings
 from distilcal.config.loading import apply_change, as_table, parse_recipe
 from distilcal.config.schema import DataSettings, ModelSettings, Recipe, StageSettings, TermSettings, TrainSettings
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
 from distilcal.io.predictions import SUFFIXES
-from distilcal.models.text import quiet_transformers, resolve_model
+from distilcal.pipeline.encoders import encoder_config, has_classification_head, layer_count
 from distilcal.runs import main_stage
 
-TEACHING = (TermSettings(loss="cross_entropy"), TermSettings(loss="mdca"))
-LEARNING = (
+CROSS_ENTROPY = TermSettings(loss="cross_entropy")
+TEACHER_TERMS = (CROSS_ENTROPY, TermSettings(loss="mdca"))
+STUDENT_TERMS = (
     TermSettings(loss="cross_entropy", weight=0.1),
     TermSettings(loss="kd", weight=0.9, settings={"temperature": 1.0}),
 )
-ALONE = (TermSettings(loss="cross_entropy"),)
 
 
-def recipe_from_flags(
-    *,
-    train: str,
-    teacher: str,
-    student: str | None = None,
-    layers: str | None = None,
-    dev: str = "",
-    test: str = "",
-    ood: Sequence[str] = (),
-    text: str = "",
-    pair: str = "",
-    choices: str = "",
-    label: str = "label",
-    id_column: str = "",
-    group: str = "",
-    teacher_labels: str | None = None,
-    epochs: int = 3,
-    batch: int = 32,
-    lr: float = 5e-5,
-    max_length: int = 256,
-    seed: int = 0,
-    accuracy: float = 0.95,
-    alone: bool = True,
-    name: str = "distilled",
-    changes: Sequence[str] = (),
-) -> Recipe:
-    """The recipe of ``distilcal distill``."""
-    data = DataSettings(
-        train=train,
-        dev=dev,
-        test=test,
-        ood=tuple(ood),
-        text=text,
-        pair=pair,
-        choices=_names(choices),
-        label=label,
-        id=id_column,
-        group=group,
+class DistillSettings(Settings):
+    """What ``distilcal distill`` needs to know: data, a teacher, and how to train. Names and defaults are those of its options.
+
+    Lists may also be given as text with commas, as on the command line.
+
+    Examples
+    --------
+    >>> DistillSettings(train="train.csv", teacher="roberta-base", layers="0,2,4").layers
+    (0, 2, 4)
+    """
+
+    train: str = Field(description="Training data: a file, a folder, `hub:NAME@SPLIT` or `benchmark:NAME`.")
+    teacher: str = Field(description="Hub name or folder of a model, predictions of one (`.npz`, `.csv`, …), or a run.")
+    student: str | None = Field(
+        default=None, description="Hub name, folder or run; unset: every second layer of the teacher's encoder."
     )
-    how = TrainSettings(epochs=epochs, batch=batch, lr=lr)
-    kept = _numbers(layers)
-    first = _teacher_stage(teacher, teacher_labels, how, max_length)
-    if student is None:
-        if first.predictions:
-            raise InputError("a teacher known by its predictions has no layers to take", remedy="name a --student")
-        kept = kept or tuple(range(0, _layer_count(first.model.name), 2))
-        small = ModelSettings(name=first.model.name, layers=kept, head="new", max_length=max_length)
-    else:
-        small = ModelSettings(name=_run_model(student), layers=kept, head="new", max_length=max_length)
-    stages = {"teacher": first}
-    if alone:
-        stages["alone"] = StageSettings(model=small, terms=ALONE, train=how)
-    stages["student"] = StageSettings(model=small, terms=LEARNING, train=how, teacher="teacher", scale_teacher=True)
-    table = as_table(Recipe(name=name, seed=seed, data=data, stages=stages, accuracy=accuracy))
+    layers: ListOf[int] = Field(default=(), description="Layers of the student to keep, counted from 0; empty: all.")
+    dev: str = Field(default="", description="Development data; empty: a tenth of `train`.")
+    test: str = Field(default="", description="Test data; empty: a fifth of `train`.")
+    ood: ListOf[str] = Field(default=(), description="Data of other domains to test on.")
+    text: str = Field(default="", description="Column of texts; empty: the usual names.")
+    pair: str = Field(default="", description="Column of second texts.")
+    choices: ListOf[str] = Field(default=(), description="Columns of choices, or one that holds lists; `text` is the prompt.")
+    label: str = Field(default="label", description="Column of labels.")
+    id_column: str = Field(default="", description="Column of ids; empty: `id`, or computed from the content.")
+    group: str = Field(default="", description="Column of groups that are never split between train and test.")
+    teacher_labels: ListOf[str] = Field(
+        default=(), description="Classes of the teacher's outputs, in order, if it only calls them LABEL_0, LABEL_1, …."
+    )
+    epochs: int = Field(default=3, ge=1, description="Passes over the training data.")
+    batch: int = Field(default=32, ge=1, description="Examples in a batch.")
+    lr: float = Field(default=5e-5, gt=0, description="Learning rate at its highest.")
+    max_length: int = Field(default=256, ge=8, description="Tokens after which a text is cut off.")
+    accuracy: float = Field(
+        default=0.95, gt=0, lt=1, description="Target accuracy among the answers that are not handed over to a human."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the models and of the order of the data.")
+    alone: bool = Field(default=True, description="Also train the student without its teacher, to compare.")
+    name: str = Field(default="distilled", description="Name of the run.")
+
+    @field_validator("choices", "teacher_labels", mode="before")
+    @classmethod
+    def split_names(cls, value: Any) -> Any:
+        """Accept ``a,b,c`` for a list of names, and nothing for an empty one."""
+        if value is None or value == "":
+            return ()
+        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def split_numbers(cls, value: Any) -> Any:
+        """Accept ``0,2,4`` for a list of numbers, and nothing for an empty one."""
+        if value is None or value == "":
+            return ()
+        if not isinstance(value, str):
+            return value
+        try:
+            return tuple(int(number) for number in value.split(","))
+        except ValueError:
+            raise InputError(f"{value!r} is not a list of numbers", remedy="write them as 0,2,4") from None
+
+
+def recipe_for_distillation(settings: DistillSettings, changes: Sequence[str] = ()) -> Recipe:
+    """Build the recipe of ``distilcal distill``: a teacher, a student, and the student alone to compare with.
+
+    Parameters
+    ----------
+    settings : DistillSettings
+        Data, teacher, student and training.
+    changes : sequence of str
+        Changes to the recipe such as ``stages.student.train.epochs=5``.
+
+    Returns
+    -------
+    Recipe
+        With the stages ``teacher``, ``student`` and, unless it is left out, ``alone``.
+    """
+    train = TrainSettings(epochs=settings.epochs, batch=settings.batch, lr=settings.lr)
+    teacher = _teacher_stage(settings, train)
+    student = _student_model(settings, teacher)
+    stages = {"teacher": teacher}
+    if settings.alone:
+        stages["alone"] = StageSettings(model=student, terms=(CROSS_ENTROPY,), train=train)
+    stages["student"] = StageSettings(model=student, terms=STUDENT_TERMS, train=train, teacher="teacher", scale_teacher=True)
+    table = {
+        "name": settings.name,
+        "seed": settings.seed,
+        "data": as_table(_data_settings(settings)),
+        "stages": as_table(stages),
+        "accuracy": settings.accuracy,
+    }
     for change in changes:
         apply_change(table, change)
     return parse_recipe(table)
 
 
-def _teacher_stage(teacher: str, labels: str | None, how: TrainSettings, max_length: int) -> StageSettings:
-    """The stage of a teacher: its predictions, a trained model as it stands, or an encoder to be trained."""
-    if Path(teacher).suffix.lower() in SUFFIXES:
-        if not Path(teacher).exists():
-            raise InputError("there is no such file", source=teacher, remedy="check the path")
-        return StageSettings(predictions=(teacher,))
-    source = _run_model(teacher)
-    named = _names(labels)
-    if _has_head(source):
-        return StageSettings(model=ModelSettings(name=source, head="keep", labels=named, max_length=max_length))
-    return StageSettings(model=ModelSettings(name=source, head="new", max_length=max_length), terms=TEACHING, train=how)
+def _data_settings(settings: DistillSettings) -> DataSettings:
+    return DataSettings(
+        train=settings.train,
+        dev=settings.dev,
+        test=settings.test,
+        ood=settings.ood,
+        text=settings.text,
+        pair=settings.pair,
+        choices=settings.choices,
+        label=settings.label,
+        id=settings.id_column,
+        group=settings.group,
+    )
 
 
-def _run_model(source: str) -> str:
-    """The model of a run where a run's folder is given, else the source as it stands."""
-    facts = Path(source) / "metrics.json"
-    return str(Path(source) / main_stage(read_json(facts)["stages"]) / "model") if facts.exists() else source
+def _teacher_stage(settings: DistillSettings, train: TrainSettings) -> StageSettings:
+    """Return the stage of a teacher: its predictions, a trained model as it is, or an encoder to be trained."""
+    if Path(settings.teacher).suffix.lower() in SUFFIXES:
+        if not Path(settings.teacher).exists():
+            raise InputError("there is no such file", source=settings.teacher, remedy="check the path")
+        return StageSettings(predictions=(settings.teacher,))
+    source = _model_source(settings.teacher)
+    if has_classification_head(encoder_config(source)):
+        model = ModelSettings(name=source, head="keep", labels=settings.teacher_labels, max_length=settings.max_length)
+        return StageSettings(model=model)
+    model = ModelSettings(name=source, head="new", max_length=settings.max_length)
+    return StageSettings(model=model, terms=TEACHER_TERMS, train=train)
 
 
-def _config(source: str) -> dict[str, Any]:
-    place = resolve_model(source)
-    if Path(place).is_dir():
-        found = read_json(Path(place) / "config.json")
-        if not isinstance(found, dict):
-            raise InputError("its config.json is no table", source=source, remedy="give a folder made by save_pretrained")
-        return found
-    from transformers import AutoConfig
-
-    with quiet_transformers(source):
-        return dict(AutoConfig.from_pretrained(place, trust_remote_code=False).to_dict())
-
-
-def _has_head(source: str) -> bool:
-    return any("ForSequenceClassification" in a or "ForMultipleChoice" in a for a in _config(source).get("architectures") or [])
+def _student_model(settings: DistillSettings, teacher: StageSettings) -> ModelSettings:
+    """Return the student's network: the one that is named, or every second layer of the teacher."""
+    if settings.student is not None:
+        source, layers = _model_source(settings.student), settings.layers
+    elif teacher.predictions:
+        raise InputError("a teacher known by its predictions has no layers for a student", remedy="name a --student")
+    else:
+        source = teacher.model.name
+        layers = settings.layers or tuple(range(0, layer_count(encoder_config(source)), 2))
+    return ModelSettings(name=source, layers=layers, head="new", max_length=settings.max_length)
 
 
-def _layer_count(source: str) -> int:
-    config = _config(source)
-    return int(config.get("num_hidden_layers") or config.get("n_layers") or 0)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(n.strip() for n in text.split(",")) if text else ()
-
-
-def _numbers(text: str | None) -> tuple[int, ...]:
-    if not text:
-        return ()
-    try:
-        return tuple(int(n) for n in text.split(","))
-    except ValueError:
-        raise InputError(f"--layers {text!r} are not numbers", remedy="write them as 0,2,4") from None
+def _model_source(source: str) -> str:
+    """Return the main model of a run if the source is the folder of a run, else the source."""
+    metrics = Path(source) / "metrics.json"
+    if not metrics.exists():
+        return source
+    return str(Path(source) / main_stage(read_json(metrics)["stages"]) / "model")

@@ -1,143 +1,317 @@
-"""What can be known before anything is trained is refused before anything is trained."""
+"""Checks of a recipe against its data, models, losses and files, before anything is trained.
+
+Rules that need none of these are on the settings themselves, in `distilcal.config.schema`. These checks are in the pipeline and
+not in ``config`` because they use data, losses and models, which come later in the order of imports.
+
+To add a check of a stage: a function of a `StageToCheck` that raises `InputError`, and its entry in ``STAGE_CHECKS``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from distilcal.config.schema import ModelSettings, Recipe, StageSettings, is_folder
+from distilcal.config.schema import ModelSettings, Recipe, StageSettings, TermSettings, ViewSettings, is_folder
 from distilcal.data import Dataset, Images, Vectors
 from distilcal.data.splits import Splits
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
-from distilcal.io.atomic import read_json
 from distilcal.losses import LOSSES, required_inputs
-from distilcal.models.cifar import network as picture_body
+from distilcal.models.cifar import network as image_network
 from distilcal.models.text import resolve_model
+from distilcal.pipeline.encoders import encoder_config, layer_count
 from distilcal.pipeline.views import stage_views
 from distilcal.predictions import Predictions
-from distilcal.views import MIXED, VIEWS, View, build_term, check_view
+from distilcal.views import MIXED, VIEWS, View, build_term
 
-FEWEST_DEV = 20
+MIN_DEV_EXAMPLES = 20  # epochs and temperatures are chosen on dev
+TRIAL_ROWS = 4  # random rows on which each loss is computed once
+TRIAL_FEATURES = 3
 
 
-def check_stages(recipe: Recipe, splits: Splits) -> None:
-    """Refuse before anything is trained what could not be trained later: losses, settings, names, layers, files."""
-    classes = len(splits.train.classes)
-    known = {"n_data": 4, "classes": classes, "labels": torch.zeros(4, dtype=torch.int64), "features": 3, "teacher_features": 3}
-    generator = torch.Generator().manual_seed(0)
-    logits, features = torch.randn(4, classes, generator=generator), torch.randn(4, 3, generator=generator)
-    labels = torch.zeros(4, dtype=torch.int64)
-    seen = View(logits, features, labels, labels, torch.arange(4), logits, features)
-    if len(splits.dev) < FEWEST_DEV:
+@dataclass(frozen=True)
+class StageToCheck:
+    """A stage of a recipe with the data that it is trained on."""
+
+    name: str
+    settings: StageSettings
+    recipe: Recipe
+    train: Dataset
+
+    @property
+    def path(self) -> str:
+        """Where the stage is in the recipe."""
+        return f"stages.{self.name}"
+
+    @property
+    def network(self) -> ModelSettings:
+        """The settings of the network, which may be those of the stage that it starts from."""
+        stage = self.settings
+        while stage.model.start_from:
+            stage = self.recipe.stages[stage.model.start_from]
+        return stage.model
+
+
+def check_recipe(recipe: Recipe, splits: Splits) -> None:
+    """Refuse a recipe that could not be trained on its data.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+    splits : Splits
+        Its data.
+
+    Raises
+    ------
+    InputError
+        For the first check that fails, with the path of the setting and a remedy.
+    """
+    if len(splits.dev) < MIN_DEV_EXAMPLES:
         raise InputError(
             f"dev has {len(splits.dev)} examples",
-            remedy=f"give at least {FEWEST_DEV}: epochs and temperatures are chosen on it",
+            remedy=f"give at least {MIN_DEV_EXAMPLES}: epochs and temperatures are chosen on it",
         )
-    for name, stage in recipe.stages.items():
-        for path in stage.predictions:
-            if not Path(path).exists():
-                raise InputError("there is no such file", source=path, remedy=f"check stages.{name}.predictions")
-        for i, t in enumerate(stage.terms):
-            where = f"stages.{name}.terms[{i}]"
-            there = (*VIEWS, *MIXED, *stage.views)
-            if t.view not in there:
-                raise InputError(f"{where}: there is no view {t.view!r}", remedy=f"views: {', '.join(there)}")
-            given = {key: value for key, value in t.settings.items() if not (t.loss == "crd" and key == "negatives")}
-            with torch.random.fork_rng(devices=[]):
-                term = build_term(
-                    t.loss, t.weight, t.view, {**given, **({"negatives": 1} if t.loss == "crd" else {})}, known, where
-                )
-                try:
-                    if t.loss != "crd":  # four rows of one class have no negatives
-                        term(seen)
-                except (InputError, TypeError, ValueError, RuntimeError) as error:
-                    raise InputError(
-                        f"{where}: {t.loss} cannot be computed with {t.settings}: {error}", remedy="check its settings"
-                    ) from None
-        for key, view in stage_views(stage).items():
-            model = _model_of(stage, recipe)
-            check_view(view, splits.train, model, f"stages.{name}.views.{key}")
-            depth = 0 if isinstance(splits.train.inputs, (Images, Vectors)) or model.frozen else _depth_of(model)
-            if depth and any(layer > depth for layer in view.layers):
-                raise InputError(
-                    f"stages.{name}.views.{key}.layers: the network has {depth} layers", remedy=f"give numbers up to {depth}"
-                )
-        if is_folder(stage.map):
-            assert splits.train.labels is not None
-            found = load_dynamics(stage.map)
-            found.for_examples(splits.train.ids, splits.train.labels, splits.train.classes, stage.map)
-        for i, t in enumerate(stage.terms):
-            mixed = t.view != "plain" and stage_views(stage)[t.view].kind != "cutout"
-            if mixed and "labels" in required_inputs(LOSSES[t.loss]):
-                raise InputError(
-                    f"stages.{name}.terms[{i}]: {t.loss} wants one label for each example, a mix has two",
-                    remedy="use cross_entropy, softmax_bce or kd on a view that mixes",
-                )
-        if stage.model.name:
-            _check_model_name(stage.model, splits.train, f"stages.{name}.model")
+    for name, settings in recipe.stages.items():
+        stage = StageToCheck(name, settings, recipe, splits.train)
+        for check in STAGE_CHECKS:
+            check(stage)
 
 
-def _model_of(stage: StageSettings, recipe: Recipe) -> ModelSettings:
-    """The settings of the network itself, of the stage that it starts from if it starts from one."""
-    while stage.model.start_from:
-        stage = recipe.stages[stage.model.start_from]
-    return stage.model
+# ---- checks of a stage -------------------------------------------------------------------------------------------------
 
 
-def _check_model_name(model: ModelSettings, train: Dataset, path: str) -> None:
-    if isinstance(train.inputs, Images):
-        picture_body(model.name, 2)
-    elif isinstance(train.inputs, Vectors):
-        if model.name not in ("linear", "mlp"):
-            raise InputError(f"{path}: there is no network {model.name!r} for vectors", remedy="give 'linear' or 'mlp'")
-    else:
-        place = Path(resolve_model(model.name))
-        if place.is_dir() and model.layers:
-            count = _encoder_depth(place)
-            bad = [i for i in model.layers if count and not 0 <= i < count]
-            if bad:
-                raise InputError(
-                    f"{path}: layer {bad[0]} of a model with {count} layers", remedy=f"give numbers from 0 to {count - 1}"
-                )
+def check_prediction_files(stage: StageToCheck) -> None:
+    """The files of a model that is known by its predictions must exist."""
+    for path in stage.settings.predictions:
+        if not Path(path).exists():
+            raise InputError("there is no such file", source=path, remedy=f"check {stage.path}.predictions")
 
 
-def _depth_of(model: ModelSettings) -> int:
-    """How many layers a text encoder will have; 0 if that is not known yet."""
-    place = Path(resolve_model(model.name))
-    return len(model.layers) or (_encoder_depth(place) if place.is_dir() else 0)
-
-
-def _encoder_depth(folder: Path) -> int:
-    """How many layers a saved encoder has; 0 if it does not say."""
-    config = read_json(folder / "config.json")
-    return int(config.get("num_hidden_layers") or config.get("n_layers") or 0)
-
-
-def check_predictions(name: str, said: Predictions, splits: Splits) -> None:
-    """Ids must tell rows of different splits apart, and the file's labels must be the data's."""
-    if said.ids is None:
-        raise InputError(f"the predictions of {name!r} have no ids", remedy="add an id column, the same as in the data")
-    taken: dict[str, str] = {}
-    for data in splits:
-        known = np.isin(data.ids, said.ids)
-        clash = next((i for i in data.ids[known].tolist() if taken.get(i, data.name) != data.name), None)
-        if clash is not None:
+def check_views_exist(stage: StageToCheck) -> None:
+    """A term must look at a view that is built in or defined in the stage."""
+    known = (*VIEWS, *MIXED, *stage.settings.views)
+    for index, term in enumerate(stage.settings.terms):
+        if term.view not in known:
             raise InputError(
-                f"id {clash!r} stands in {taken[clash]} and in {data.name}: whose are the predictions of {name!r}?",
+                f"{stage.path}.terms[{index}]: there is no view {term.view!r}", remedy=f"views: {', '.join(known)}"
+            )
+
+
+def check_losses(stage: StageToCheck) -> None:
+    """Each loss must exist, have its settings, and be computable with their values."""
+    trial_view, context = _trial_batch(len(stage.train.classes))
+    for index, term in enumerate(stage.settings.terms):
+        where = f"{stage.path}.terms[{index}]"
+        with torch.random.fork_rng(devices=[]):
+            trial = build_term(term.loss, term.weight, term.view, _trial_settings(term), context, where)
+            if term.loss == "crd":  # rows of one class have no negatives
+                continue
+            try:
+                trial(trial_view)
+            except (InputError, TypeError, ValueError, RuntimeError) as error:
+                raise InputError(
+                    f"{where}: {term.loss} cannot be computed with {term.settings}: {error}", remedy="check its settings"
+                ) from None
+
+
+def check_labels_of_mixed_terms(stage: StageToCheck) -> None:
+    """A loss that needs one label for each example cannot look at mixed examples, which have two."""
+    views = stage_views(stage.settings)
+    for index, term in enumerate(stage.settings.terms):
+        mixes = term.view in views and views[term.view].kind != "cutout"
+        if mixes and "labels" in required_inputs(LOSSES[term.loss]):
+            raise InputError(
+                f"{stage.path}.terms[{index}]: {term.loss} needs one label for each example, a mixed one has two",
+                remedy="use cross_entropy, softmax_bce or kd on a view that mixes",
+            )
+
+
+def check_views(stage: StageToCheck) -> None:
+    """The views must be possible with this kind of data, its size and this network."""
+    for name, view in stage_views(stage.settings).items():
+        path = f"{stage.path}.views.{name}"
+        _check_view_fits_inputs(view, stage.train, path)
+        _check_region_size(view, stage.train, path)
+        if stage.network.frozen:
+            _check_view_of_frozen_encoder(view, stage.network, path)
+        elif not isinstance(stage.train.inputs, (Images, Vectors)):
+            _check_layers_of_view(view, stage.network, path)
+
+
+def check_map_folder(stage: StageToCheck) -> None:
+    """A map from a folder must be of the same examples, labels and classes."""
+    if is_folder(stage.settings.map):
+        train = stage.train
+        assert train.labels is not None
+        load_dynamics(stage.settings.map).for_examples(train.ids, train.labels, train.classes, stage.settings.map)
+
+
+def check_network(stage: StageToCheck) -> None:
+    """The network must exist for this kind of data and have the layers that are kept."""
+    model = stage.settings.model
+    if not model.name:
+        return
+    if isinstance(stage.train.inputs, Images):
+        image_network(model.name, 2)
+    elif isinstance(stage.train.inputs, Vectors):
+        if model.name not in ("linear", "mlp"):
+            raise InputError(
+                f"{stage.path}.model: there is no network {model.name!r} for vectors", remedy="give 'linear' or 'mlp'"
+            )
+    else:
+        _check_kept_layers(model, f"{stage.path}.model")
+
+
+STAGE_CHECKS: tuple[Callable[[StageToCheck], None], ...] = (
+    check_prediction_files,
+    check_views_exist,
+    check_losses,
+    check_views,
+    check_map_folder,
+    check_labels_of_mixed_terms,
+    check_network,
+)
+
+
+# ---- losses ------------------------------------------------------------------------------------------------------------
+
+
+def _trial_batch(classes: int) -> tuple[View, dict[str, Any]]:
+    """Return a view of a few random rows, and the context in which losses are built for them."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(TRIAL_ROWS, classes, generator=generator)
+    features = torch.randn(TRIAL_ROWS, TRIAL_FEATURES, generator=generator)
+    labels = torch.zeros(TRIAL_ROWS, dtype=torch.int64)
+    view = View(logits, features, labels, labels, torch.arange(TRIAL_ROWS), logits, features)
+    context = {
+        "n_data": TRIAL_ROWS,
+        "classes": classes,
+        "labels": labels,
+        "features": TRIAL_FEATURES,
+        "teacher_features": TRIAL_FEATURES,
+    }
+    return view, context
+
+
+def _trial_settings(term: TermSettings) -> dict[str, Any]:
+    """Return the settings of a loss; CRD with one negative, since the trial has few rows."""
+    return {**term.settings, "negatives": 1} if term.loss == "crd" else term.settings
+
+
+# ---- views -------------------------------------------------------------------------------------------------------------
+
+
+def _check_view_fits_inputs(view: ViewSettings, train: Dataset, path: str) -> None:
+    if view.kind in ("cutmix", "cutout") and not isinstance(train.inputs, Images):
+        inputs = type(train.inputs).__name__.lower()
+        raise InputError(f"{path}: {view.kind} cuts images, the data hold {inputs}", remedy="use kind = 'mixup' or 'manifold'")
+
+
+def _check_region_size(view: ViewSettings, train: Dataset, path: str) -> None:
+    members = int(view.fraction * len(train) + 1e-9)
+    if view.pairs == "regions" and members < 2:
+        raise InputError(
+            f"{path}: a region of fraction {view.fraction:g} has {members} of {len(train)} examples, too few to pair",
+            remedy="raise fraction, or train on more examples",
+        )
+
+
+def _check_view_of_frozen_encoder(view: ViewSettings, model: ModelSettings, path: str) -> None:
+    if view.kind == "mixup":
+        raise InputError(
+            f"{path}: a frozen encoder's inputs cannot be mixed, its features are cached",
+            remedy="use kind = 'manifold', with layers = [0] for the features as the encoder gives them",
+        )
+    if any(layer > len(model.hidden) for layer in view.layers):
+        raise InputError(f"{path}: the head has {len(model.hidden)} hidden layers", remedy="give numbers up to that")
+
+
+def _check_layers_of_view(view: ViewSettings, model: ModelSettings, path: str) -> None:
+    depth = len(model.layers) or _saved_layer_count(model.name)
+    if depth and any(layer > depth for layer in view.layers):
+        raise InputError(f"{path}.layers: the network has {depth} layers", remedy=f"give numbers up to {depth}")
+
+
+# ---- networks ----------------------------------------------------------------------------------------------------------
+
+
+def _check_kept_layers(model: ModelSettings, path: str) -> None:
+    resolve_model(model.name)  # refuses a folder or package that does not exist
+    if not model.layers:
+        return
+    count = _saved_layer_count(model.name)
+    missing = [layer for layer in model.layers if count and not 0 <= layer < count]
+    if missing:
+        raise InputError(
+            f"{path}: layer {missing[0]} of a model with {count} layers", remedy=f"give numbers from 0 to {count - 1}"
+        )
+
+
+def _saved_layer_count(source: str) -> int:
+    """Return the number of layers of an encoder in a folder; 0 if it is on the hub: it is not downloaded for a check."""
+    return layer_count(encoder_config(source)) if Path(resolve_model(source)).is_dir() else 0
+
+
+# ---- predictions in place of a model -----------------------------------------------------------------------------------
+
+
+def check_predictions(name: str, predictions: Predictions, splits: Splits) -> None:
+    """Refuse predictions whose rows cannot be matched with the data.
+
+    Parameters
+    ----------
+    name : str
+        The stage that is known by these predictions.
+    predictions : Predictions
+        Its predictions on all splits.
+    splits : Splits
+        The data. Classes are matched by name, rows by id.
+
+    Raises
+    ------
+    InputError
+        If there are no ids, if an id belongs to examples of two splits, or if labels disagree.
+    """
+    if predictions.ids is None:
+        raise InputError(f"the predictions of {name!r} have no ids", remedy="add an id column, the same as in the data")
+    split_of_id: dict[str, str] = {}
+    for data in splits:
+        has_prediction = np.isin(data.ids, predictions.ids)
+        if not has_prediction.any():
+            continue
+        predicted = data.select(has_prediction)
+        _check_ids_of_one_split(name, predicted, split_of_id)
+        _check_same_labels(name, predictions, predicted)
+
+
+def _check_ids_of_one_split(name: str, predicted: Dataset, split_of_id: dict[str, str]) -> None:
+    """Refuse an id that an earlier split has too, and note the ids of this one."""
+    for id_ in predicted.ids.tolist():
+        other = split_of_id.setdefault(id_, predicted.name)
+        if other != predicted.name:
+            raise InputError(
+                f"id {id_!r} is in {other} and in {predicted.name}: the predictions of {name!r} cannot tell them apart",
                 remedy="give every example of all splits an id of its own",
             )
-        taken |= dict.fromkeys(data.ids[known].tolist(), data.name)
-        if known.any() and data.labels is not None:
-            part = data.select(known)
-            theirs = said.reorder_classes(data.classes).select(part.ids)
-            wrong = theirs.labels != part.labels
-            if wrong.any():
-                row = int(wrong.argmax())
-                told = theirs.classes[theirs.labels[row]], data.classes[part.labels[row]]  # type: ignore[index]
-                raise InputError(
-                    f"the predictions of {name!r} call id {str(part.ids[row])!r} {told[0]!r}, {data.name} calls it {told[1]!r}",
-                    remedy="the ids of the two do not mean the same rows, or one of the labels is wrong",
-                )
+
+
+def _check_same_labels(name: str, predictions: Predictions, predicted: Dataset) -> None:
+    if predicted.labels is None:
+        return
+    theirs = predictions.reorder_classes(predicted.classes).select(predicted.ids)
+    different = theirs.labels != predicted.labels
+    if different.any():
+        row = int(different.argmax())
+        their_class = predicted.classes[theirs.labels[row]]
+        own_class = predicted.classes[predicted.labels[row]]
+        raise InputError(
+            f"id {str(predicted.ids[row])!r} has the label {their_class!r} in the predictions of {name!r} and {own_class!r} in "
+            f"{predicted.name}",
+            remedy="use ids that mean the same rows in both, or correct the label",
+        )

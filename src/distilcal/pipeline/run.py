@@ -25,7 +25,7 @@ from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.locks import file_lock
 from distilcal.pipeline.logs import main_process_logger
-from distilcal.pipeline.preflight import check_stages
+from distilcal.pipeline.preflight import check_recipe
 from distilcal.pipeline.results import remove_results, write_results
 from distilcal.pipeline.stage import Stage, run_stage, stage_key
 from distilcal.report.runs import write_runs_page
@@ -51,7 +51,7 @@ class Plan:
 def plan(recipe: Recipe, store: Path) -> Plan:
     """The splits and stages of a recipe, and which of them are in the store already. Trains nothing."""
     splits = read_splits(recipe.data)
-    check_stages(recipe, splits)
+    check_recipe(recipe, splits)
     keys: dict[str, str] = {}
     stages = []
     for name in ordered_stages(recipe):

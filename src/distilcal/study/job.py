@@ -24,7 +24,7 @@ from distilcal.errors import DistilcalError, InputError
 from distilcal.evaluation import SplitsBootstrap, bootstrap_splits
 from distilcal.io.atomic import read_json, write_json
 from distilcal.io.folders import digest, is_intact, sealed_folder
-from distilcal.pipeline.preflight import check_stages
+from distilcal.pipeline.preflight import check_recipe
 from distilcal.pipeline.stage import MAP, Stage, run_stage, stage_key
 from distilcal.study.executors import error_text
 from distilcal.training.distributed import ProcessGroup
@@ -85,7 +85,7 @@ def run_job(
             return {**point, "trained": False, "seconds": time.perf_counter() - start_time}
     was_stored = stage.done
     processes = ProcessGroup()
-    check_stages(recipe, splits)
+    check_recipe(recipe, splits)
     for other in stages.values():
         run_stage(other, recipe, splits, stages, processes)
     result: dict[str, Any] = {"key": stage.key, "epochs": stage.history(), "best": _best_epoch(stage)}

@@ -17,7 +17,6 @@ from distilcal.views.batch import (
     plain,
     select_kept_rows,
 )
-from distilcal.views.checks import check_view
 from distilcal.views.mixing import Mixing, build_view
 from distilcal.views.terms import Term, build_term
 
@@ -37,7 +36,6 @@ __all__ = [
     "ViewMaker",
     "build_term",
     "build_view",
-    "check_view",
     "concatenate_views",
     "plain",
     "select_kept_rows",

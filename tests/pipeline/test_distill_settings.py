@@ -1,0 +1,58 @@
+"""The settings of `distilcal distill`, and the recipes that they stand for."""
+
+import pytest
+
+from distilcal.cli.train import distill_command
+from distilcal.errors import InputError
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny import save_model
+
+from distilcal.pipeline.distill import DistillSettings, recipe_for_distillation
+
+OF_THE_COMMAND = {"out", "store", "changes", "dry_run"}  # where and how it runs, not what
+
+
+def test_names_and_defaults_are_those_of_the_options():
+    options = distill_command.make_context("distill", ["--train", "t.csv", "--teacher", "m"]).params
+    flags = {name: value for name, value in options.items() if name not in OF_THE_COMMAND}
+    assert set(DistillSettings.model_fields) == {*flags, "name"}
+    assert DistillSettings(**flags) == DistillSettings(train="t.csv", teacher="m")
+
+
+def test_lists_are_read_from_text():
+    settings = DistillSettings(train="t.csv", teacher="m", choices="a, b", layers="0,2", teacher_labels=None)
+    assert (settings.choices, settings.layers, settings.teacher_labels) == (("a", "b"), (0, 2), ())
+    assert DistillSettings(train="t.csv", teacher="m", layers=[1]).layers == (1,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"teacher": "m"}, "missing value: train; add train = …"),
+        ({"train": "t", "teacher": "m", "layers": "0,x"}, "layers: '0,x' is not a list of numbers; write them as 0,2,4"),
+        ({"train": "t", "teacher": "m", "epochs": 0}, "epochs = 0, expected at least 1"),
+        ({"train": "t", "teacher": "m", "epoch": 1}, "unknown key epoch; did you mean epochs"),
+    ],
+)
+def test_invalid_settings_are_input_errors(settings, words):
+    with pytest.raises(InputError) as caught:
+        DistillSettings(**settings)
+    assert words in str(caught.value)
+
+
+def test_a_student_is_every_second_layer_of_its_teacher(tmp_path):
+    save_model(tmp_path / "m", head=False)
+    settings = DistillSettings(train="t.csv", teacher=str(tmp_path / "m"), epochs=2, alone=False)
+    recipe = recipe_for_distillation(settings, ["stages.student.train.batch=8"])
+    assert list(recipe.stages) == ["teacher", "student"]
+    student = recipe.stages["student"]
+    assert (student.model.layers, student.train.epochs, student.train.batch) == ((0, 2), 2, 8)
+    assert [str(term) for term in student.terms] == ["0.1·cross_entropy", "0.9·kd"]
+    with pytest.raises(InputError, match="no such file"):
+        recipe_for_distillation(settings.replace(teacher="none.npz"))
+    (tmp_path / "p.csv").write_text("id,label,prob_a,prob_b\n")
+    with pytest.raises(InputError, match="no layers for a student"):
+        recipe_for_distillation(settings.replace(teacher=str(tmp_path / "p.csv")))
