@@ -19,6 +19,7 @@ from test_page import CHROMIUM, Outline, check_outline, in_browser
 
 from distilcal.cli.main import main
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
+from distilcal.report.figures import map_figure, save_figure
 from distilcal.report.formatting import one_line
 from distilcal.report.map_page import (
     LABEL,
@@ -31,7 +32,6 @@ from distilcal.report.map_page import (
     _picture,
     render_map,
     write_map_page,
-    write_map_svg,
 )
 from distilcal.report.maps import Examples, make_map, show_map, write_map_table
 
@@ -199,7 +199,7 @@ def test_what_is_printed(run_folder):
         "Read the examples with AUM below 0",
         "map.html: open it in a browser.",
         "map.csv: 60 examples, the most doubtful label first.",
-        "map.svg: the picture alone.",
+        "map.svg: the map as a figure.",
     ):
         assert said in text, said
     assert one_line(texts_for(d)[d.aum.argmin()], 100) in text
@@ -404,24 +404,6 @@ def test_lines_divide_the_regions():
     assert apart[1]["x2"] == vertical["x1"]
 
 
-def test_the_picture_stands_by_itself(tmp_path):
-    m = make_map(dynamics(n=40, epochs=4), "a & <b>", examples=Examples({"text": np.array(["secret"] * 40, dtype=object)}))
-    write_map_svg(m, tmp_path / "map.svg")
-    root = ElementTree.parse(tmp_path / "map.svg").getroot()
-    name = "{http://www.w3.org/2000/svg}"
-    assert root.tag == f"{name}svg"
-    points = list(root.iter(f"{name}path"))
-    assert len(points) == 40 + 5  # and the legend
-    assert all(p.get("fill") in {"none", *(mark.light for mark in MARKS)} for p in points)
-    assert all(p.get("stroke") for p in points if p.get("fill") == "none")
-    words = [t.text for t in root.iter(f"{name}text")]
-    for word in ("variability", "confidence", "correctness", "easy-to-learn", "ambiguous", "hard-to-learn", "0.25"):
-        assert word in words
-    assert root.find(f"{name}title").text == "Data map: a & <b>"
-    assert "secret" not in (tmp_path / "map.svg").read_text()
-    assert "style" not in (tmp_path / "map.svg").read_text()
-
-
 # ---- the page ----------------------------------------------------------------------------------------------------------
 
 
@@ -545,7 +527,7 @@ def test_odd_maps_still_make_everything(tmp_path, case):
     }[case]()
     m = make_map(d, "m")
     write_map_page(m, tmp_path / "map.html")
-    write_map_svg(m, tmp_path / "map.svg")
+    save_figure(map_figure(m), tmp_path / "map.svg")
     write_map_table(m, tmp_path / "map.csv")
     page = (tmp_path / "map.html").read_text(encoding="utf-8")
     Outline(page)

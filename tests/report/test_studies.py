@@ -19,7 +19,10 @@ from test_page import CHROMIUM, Outline, check_outline, in_browser
 
 from distilcal.errors import InputError
 from distilcal.report.charts import CHARTS, COLOURS, WIDTH, axis_of, draw
-from distilcal.report.studies import SIGNS, cell_lines, read_results, render_study, show_study, write_study
+from distilcal.report.figures import FORMATS
+from distilcal.report.studies import read_results, render_study, show_study, write_study
+from distilcal.report.studies.cells import SIGNS
+from distilcal.report.studies.sentences import cell_lines
 
 pytest.importorskip("jinja2")
 
@@ -129,15 +132,16 @@ def test_every_file_is_written_and_none_elsewhere(folder):
     assert sorted(p.relative_to(folder).as_posix() for p in written) == found
     second = re.sub(r"[^A-Za-z0-9._-]+", "-", HARMFUL).strip(".-")
     names = [f"tables/{name}.{kind}" for name in ("table2", second) for kind in ("csv", "md", "tex")]
-    names += [f"figures/{name}.svg" for name in (*POINTS, "empty", "LINE-2")]
+    names += [f"figures/{name}{suffix}" for name in (*POINTS, "empty", "LINE-2") for suffix in FORMATS]
     assert found == sorted([*names, "results.md", "study.html"])
     assert write_study(folder) == written  # over what is there
 
 
 def test_nothing_says_where_it_was_made(folder):
     for path in write_study(folder):
-        text = path.read_text(encoding="utf-8")
-        assert str(folder) not in text
+        content = path.read_bytes()
+        assert str(folder).encode() not in content
+        text = content.decode("utf-8", "replace")
         assert not re.search(r'(?:src|href)="/', text)
         assert "](/" not in text
 

@@ -18,7 +18,7 @@ from distilcal.cli.maps import map_command
 from distilcal.cli.study import study_command
 from distilcal.cli.sweep import sweep_command
 from distilcal.cli.train import COMMANDS
-from distilcal.errors import DistilcalError, InputError
+from distilcal.errors import DistilcalError, InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from distilcal.predictions import Predictions
@@ -91,6 +91,7 @@ def main() -> None:
               help="How far a row of probabilities may be from summing to 1.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/eval-json.md) and nothing else.")
 @click.option("--html", type=FILE, help="Also write a self-contained report page.")
+@click.option("--figure", type=FILE, help="Also write the reliability diagram as a figure for papers, .svg, .pdf or .png.")
 @click.option("--save-calibrator", type=FILE, help="Also write the fitted calibrator (.json or .npz); needs --calib.")
 def evaluate_command(
     test: Path,
@@ -98,6 +99,7 @@ def evaluate_command(
     other: Path | None,
     ood: tuple[Path, ...],
     html: Path | None,
+    figure: Path | None,
     save_calibrator: Path | None,
     as_json: bool,
     unit: Any,
@@ -117,9 +119,13 @@ def evaluate_command(
     if save_calibrator is not None and save_calibrator.suffix not in (".json", ".npz"):
         raise InputError(f"{str(save_calibrator)!r} is neither .json nor .npz", remedy="give a name that ends in one of them")
     inputs = [test, *ood, *(path for path in (calib, other) if path is not None)]
-    outputs = [path for path in (html, save_calibrator) if path is not None]
+    outputs = [path for path in (html, figure, save_calibrator) if path is not None]
     if html is not None:
         _need_jinja()
+    if figure is not None:
+        from distilcal.report.figures import check_figure_path
+
+        check_figure_path(figure)
     from distilcal.evaluation import evaluate_model
     from distilcal.io.atomic import check_output
     from distilcal.io.predictions import read_predictions
@@ -146,6 +152,13 @@ def evaluate_command(
         from distilcal.report.evaluations.page import write_page
 
         write_page(evaluation, html)
+    if figure is not None:
+        from distilcal.report.figures import reliability_figure, save_figure
+
+        states = {"as given": evaluation.test}
+        if evaluation.calibrated is not None:
+            states["calibrated"] = evaluation.calibrated
+        save_figure(reliability_figure(states), figure)
     if save_calibrator is not None and evaluation.calibrator is not None:
         evaluation.calibrator.save(save_calibrator)
     if as_json:
@@ -158,6 +171,8 @@ def evaluate_command(
     show(evaluation)
     if html is not None:
         click.echo(f"Wrote {html}: open it in a browser.")
+    if figure is not None:
+        click.echo(f"Wrote {figure}: the reliability diagram.")
     if save_calibrator is not None:
         click.echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
 
@@ -170,7 +185,7 @@ def _need_jinja() -> None:
     from importlib.util import find_spec
 
     if find_spec("jinja2") is None:
-        raise InputError("the report page needs jinja2", remedy="pip install 'distilcal[report]'")
+        raise MissingDependencyError("the report page needs jinja2", remedy="pip install 'distilcal[report]'")
 
 
 @contextmanager

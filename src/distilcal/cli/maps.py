@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from distilcal.errors import InputError
+from distilcal.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from distilcal.dynamics import Dynamics
@@ -24,12 +24,20 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--stage", default="", help="Which stage of the run, if more than one was recorded.")
 @click.option("-o", "--output", type=FOLDER, help="The table, .csv or .parquet.  [default: map.csv in the stage's folder]")
 @click.option("--html", type=FOLDER, help="The page.  [default: map.html in the stage's folder]")
-@click.option("--svg", type=FOLDER, help="Also write the picture alone.")
+@click.option("--svg", type=FOLDER, help="Also write the map as a figure for papers, .svg, .pdf or .png.")
+@click.option("--figure", type=FOLDER, help="The same as --svg; both may be given.")
 @click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), default=0.33, show_default=True,
               help="Share of the examples in each region.")  # fmt: skip
 @click.option("--disjoint", is_flag=True, help="No example in two regions: the ambiguous first.")
 def map_command(
-    run: Path, stage: str, output: Path | None, html: Path | None, svg: Path | None, fraction: float, disjoint: bool
+    run: Path,
+    stage: str,
+    output: Path | None,
+    html: Path | None,
+    svg: Path | None,
+    figure: Path | None,
+    fraction: float,
+    disjoint: bool,
 ) -> None:
     """Show which training examples are easy, ambiguous or hard for a model, and which labels to doubt.
 
@@ -40,30 +48,36 @@ def map_command(
     output = found.home / f"{found.stem}.csv" if output is None else output
     html = found.home / f"{found.stem}.html" if html is None else html
     if find_spec("jinja2") is None:
-        raise InputError("the page needs jinja2", remedy="pip install 'distilcal[report]'")
+        raise MissingDependencyError("the page needs jinja2", remedy="pip install 'distilcal[report]'")
     from distilcal.dynamics import load_dynamics
     from distilcal.io.atomic import check_output
-    from distilcal.report.map_page import write_map_page, write_map_svg
+    from distilcal.report.map_page import write_map_page
     from distilcal.report.maps import check_table_name, make_map, show_map, write_map_table
 
     check_table_name(output)
-    outputs = [output, html] if svg is None else [output, html, svg]
+    figures = [path for path in (svg, figure) if path is not None]
+    outputs = [output, html, *figures]
     for path in outputs:
         check_output(path)
         if [p.resolve() for p in outputs].count(path.resolve()) > 1:
             raise InputError(f"{str(path)!r} is another output too", remedy="give every output a name of its own")
+    if figures:
+        from distilcal.report.figures import check_figure_path, map_figure, save_figure
+
+        for path in figures:
+            check_figure_path(path)
     dynamics = load_dynamics(found.folder)
     examples, why_not = _examples(dynamics, found.recipe)
     made = make_map(dynamics, found.name, fraction=fraction, disjoint=disjoint, examples=examples, why_not=why_not)
     write_map_table(made, output)
     write_map_page(made, html)
-    if svg is not None:
-        write_map_svg(made, svg)
+    for path in figures:
+        save_figure(map_figure(made), path)
     show_map(made)
     click.echo(f"Wrote {html}: open it in a browser.")
     click.echo(f"Wrote {output}: {len(made):,} examples, the most doubtful label first.")
-    if svg is not None:
-        click.echo(f"Wrote {svg}: the picture alone.")
+    for path in figures:
+        click.echo(f"Wrote {path}: the map as a figure.")
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def line_chart(figure: Figure, key: str = "figure", alone: bool = False) -> str:
     """A line for each series, its intervals as whiskers or as a band. Gaps stay gaps; powers stand on a log axis."""
     spans = [_finite(s["points"]) for s in figure["series"]]
     across = [p[0] for points in spans for p in points]
-    x, y = axis_of(across, whole=True, log=_geometric(across)), axis_of(_heights(spans), zero=True)
+    x, y = axis_of(across, whole=True, log=is_geometric(across)), axis_of(_heights(spans), zero=True)
     plot = _Plot(figure, x, y, lines=True)
     for i, series in enumerate(figure["series"]):
         there = _finite(series["points"])
@@ -213,7 +213,7 @@ def axis_of(values: Iterable[float], *, whole: bool = False, zero: bool = False,
     return Axis(first, last, tuple(float(f"{t:.12g}") for t in ticks))
 
 
-def _geometric(values: Iterable[float]) -> bool:
+def is_geometric(values: Iterable[float]) -> bool:
     """Whether values go up by factors rather than by steps: temperatures 1, 2, 4 … 64, learning rates."""
     there = np.unique(list(values))
     if len(there) < 4 or there[0] <= 0 or there[-1] < 16 * there[0]:

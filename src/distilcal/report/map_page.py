@@ -1,7 +1,7 @@
-"""The data map as a page, and as a picture that stands by itself.
+"""The data map as a page.
 
-Here the numbers are turned into shapes in chart coordinates; ``map_charts.jinja`` draws them, ``map.html.jinja`` and
-``map.svg.jinja`` lay them out. Jinja escapes all text. To add a chart, write a function from a ``DataMap`` to its shapes, draw
+Here the numbers are turned into shapes in chart coordinates; ``map_charts.jinja`` draws them, ``map.html.jinja`` lays
+them out. Jinja escapes all text. To add a chart, write a function from a ``DataMap`` to its shapes, draw
 them by a macro in ``map_charts.jinja`` and hand them over in ``render_map``.
 """
 
@@ -69,12 +69,6 @@ LABEL = (136.0, 24.0)  # room for the name of a region
 def write_map_page(m: DataMap, path: Path) -> None:
     """One self-contained page, written aside and renamed."""
     write_text(render_map(m), path)
-
-
-def write_map_svg(m: DataMap, path: Path) -> None:
-    """The picture alone, with its histograms: light, without scripts or styles from elsewhere."""
-    picture = _picture(m, titles=False)
-    write_text(render_template("map.svg.jinja", m=m, picture=picture, histograms=_histograms(m), marks=MARKS), path)
 
 
 def render_map(m: DataMap) -> str:

@@ -68,8 +68,11 @@ def run_study(
         If another process writes to the folder.
     """
     from distilcal.pipeline.run import environment
+    from distilcal.report.figures import require_matplotlib
     from distilcal.report.studies import write_study
 
+    if study.figures:
+        require_matplotlib()  # before anything is trained
     graph = expand(study, methods=methods, tasks=tasks)
     if not graph.cells:
         raise InputError("no table uses any of these methods on any of these tasks", remedy="leave out --only to see all")

@@ -1,0 +1,69 @@
+"""What a study found, as it lies in ``results.json`` of its folder."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distilcal.errors import InputError
+from distilcal.io.atomic import read_json
+from distilcal.report.formatting import one_line
+
+RESULTS, PAGE = "results.json", "study.html"
+FORMAT = 1
+LONGEST = 2000  # characters of any text that comes from outside
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """Read the results of a study, with its text in single lines and None for NaN.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of a study.
+
+    Raises
+    ------
+    InputError
+        If there is no ``results.json``, or one of another format.
+    """
+    path = folder / RESULTS
+    if not path.exists():
+        raise InputError("this is not the folder of a study", source=str(folder), remedy="give one made by distilcal study")
+    results = read_json(path)
+    if not isinstance(results, dict) or results.get("format") != FORMAT:
+        raise InputError(
+            f"these are not results of format {FORMAT}", source=str(path), remedy="run the study again: what is trained is kept"
+        )
+    cleaned: dict[str, Any] = _single_lines(results)
+    return cleaned
+
+
+def named_files(things: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield tables or charts, each with a unique name for its file that stays inside its folder."""
+    taken: set[str] = set()
+    for thing in things:
+        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", thing["name"])[:80].strip(".-") or "unnamed"
+        name, copies = safe, 1
+        while name.lower() in taken:
+            copies += 1
+            name = f"{safe}-{copies}"
+        taken.add(name.lower())
+        yield name, thing
+
+
+def _single_lines(value: Any) -> Any:
+    """Text in single lines without signs that steer a terminal; NaN as None."""
+    match value:
+        case str():
+            return one_line(value, LONGEST)
+        case float() if math.isnan(value):
+            return None
+        case dict():
+            return {one_line(str(key), LONGEST): _single_lines(inner) for key, inner in value.items()}
+        case list():
+            return [_single_lines(inner) for inner in value]
+    return value

@@ -1,0 +1,169 @@
+"""Results of a study in sentences: what was found, how to read a table or a chart, how the results were made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from distilcal.report.charts import BAND
+from distilcal.report.map_page import MOST_POINTS
+from distilcal.report.studies.cells import arrow, comparison_state, format_difference, format_value, format_with_std, paper_text
+from distilcal.selective import counted, in_percent
+
+
+def reading(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was found, in sentences."""
+    claims = Counter(claim["verdict"] for claim in results["claims"])
+    if claims:
+        said = [f"{claims[v]} {words}" for v, words in (("holds", "hold"), ("fails", "fail"), ("undecided", "undecided"))]
+        yield f"Of {counted(len(results['claims']), 'claim')} of the paper, at this scale: {', '.join(said)}."
+        if len(results["seeds"]) == 1:
+            yield "There is one seed: a verdict is about the models that were trained, and another seed may turn it."
+    cells = [cell for table in results["tables"] for row in table["cells"] for cell in row if cell]
+    there = sum(cell["mean"] is not None for cell in cells)
+    lacking = Counter(
+        "failed" if c["failed"] else "not run" for c in cells if c["mean"] is None and (c["failed"] or c["missing"])
+    )
+    if cells:
+        yield (
+            f"{there:,} of {counted(len(cells), 'cell')} of its tables have a figure"
+            + "".join(f"; {count:,} {why}" for why, count in sorted(lacking.items()))
+            + "."
+        )
+    compared = [c["difference"] for c in cells if c["difference"]]
+    if compared:
+        better, worse = (sum(d["better"] is way for d in compared) for way in (True, False))
+        differ = sum(bool(d["significant"]) for d in compared) - better - worse
+        yield (
+            f"Of {counted(len(compared), 'comparison')} with another method, {better:,} are significantly better and {worse:,} "
+            f"worse; {differ:,} differ in a figure that has no better side; the rest may be chance."
+        )
+    if results["failures"]:
+        yield f"Jobs that failed: {len(results['failures']):,}; the cells that need them are marked in the tables."
+
+
+def table_notes(
+    results: Mapping[str, Any], table: Mapping[str, Any], *, paper: str = "in parentheses", stand_ins: bool = True
+) -> Iterator[str]:
+    """Yield what a reader must know of a table: its note, how to read a cell, and what stands in for the paper's data."""
+    if table["note"]:
+        yield as_sentence(table["note"])
+    cells = [cell for row in table["cells"] for cell in row if cell]
+    seeds = {cell["seeds"] for cell in cells if cell["mean"] is not None}
+    if seeds and any(cell["std"] is not None for cell in cells):
+        yield f"Mean ± standard deviation over {'up to ' if len(seeds) > 1 else ''}{counted(max(seeds), 'seed')}."
+    elif seeds:
+        yield "One seed."
+    if any(paper_text(cell) for cell in cells):
+        yield f"{paper.capitalize()}: the paper's figure."
+    marked = [cell["difference"] for cell in cells if arrow(cell)]
+    if marked:
+        others = list(dict.fromkeys(cell["difference"]["against"] for cell in cells if cell["difference"]))
+        than = others[0] if len(others) == 1 else f"the method it is compared with ({', '.join(others)})"
+        yield (
+            f"▲ ▼: significantly higher, lower than {than} ({in_percent(results['level'])} level, Holm's "
+            "correction over the table)" + ("; bold: better." if any(d["better"] for d in marked) else ".")
+        )
+    if any(cell["failed"] and cell["mean"] is not None for cell in cells):
+        yield "†: some of its runs failed."
+    for name, here in (*with_stand_ins(table["columns"], table["here"]), *with_stand_ins(table["rows"], table["row_here"])):
+        if here and stand_ins:
+            yield as_sentence(f"{name}: {here}")
+
+
+def cell_lines(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[str]:
+    """Yield all that is known of a cell, line by line."""
+    where = f"{cell['task']}, {cell['set']}" if cell["set"] else cell["task"]
+    yield f"{cell['method']} on {where}: {cell['metric']}"
+    if cell["mean"] is not None:
+        text = format_with_std(cell, cell["mean"], cell["std"], unit=True)
+        if cell["low"] is not None and cell["high"] is not None:
+            low, high = format_value(cell, cell["low"], unit=True), format_value(cell, cell["high"], unit=True)
+            text += f", {in_percent(results['level'])} interval {low} to {high}"
+        yield text
+        yield f"{counted(cell['seeds'] or 0, 'seed')}, {counted(cell['examples'] or 0, 'example')}"
+    if paper_text(cell):
+        yield f"paper: {paper_text(cell, unit=True)}"
+    if cell["difference"]:
+        d = cell["difference"]
+        verdict = {"better": "better", "worse": "worse", "differs": "significant", "": "may be chance"}[comparison_state(cell)]
+        yield f"against {d['against']}: {format_difference(cell, d)}, {verdict}"
+    if cell["chosen"]:
+        yield f"chosen: {cell['chosen']}"
+    if cell["failed"]:
+        yield f"failed: {cell['failed']}"
+    if cell["missing"]:
+        yield cell["missing"]
+    if cell["definition"]:
+        yield cell["definition"]
+
+
+def chart_notes(results: Mapping[str, Any], chart: Mapping[str, Any]) -> str:
+    """Return a chart's note, and how to read its kind."""
+    kind = chart["kind"]
+    notes = [as_sentence(chart["note"])] if chart["note"] else []
+    if kind != "map" and any(len(p) > 3 for s in chart["series"] for p in s["points"]):
+        many = kind == "line" and all(len(s["points"]) >= BAND for s in chart["series"])
+        notes.append(f"{'Bands' if many else 'Bars'}: {in_percent(results['level'])} intervals.")
+    if kind == "reliability":
+        notes.append("Below the dashed line: overconfident. Marks grow with the rows of their bin.")
+    if kind == "projection":
+        notes.append("The axes have no meaning of their own; one unit is as long both ways.")
+    if kind == "map":
+        notes.append("Marks: correctness to the nearest 0.2; 0 and 1 are exact. No example can lie beyond the thin line.")
+    if max((len(s["points"]) for s in chart["series"]), default=0) > MOST_POINTS:
+        notes.append(f"Of more than {MOST_POINTS:,} points, as many are drawn, at random.")
+    return " ".join(notes)
+
+
+def facts(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return how the results were made, as pairs of a title and a text."""
+    seeds = results["seeds"]
+    rows = [
+        ("scale", f"{results['scale']}: {results['note']}" if results["note"] else results["scale"]),
+        ("seeds", ", ".join(str(s) for s in seeds)),
+        ("wall time", format_duration(results["seconds"])),
+        *([("training of all stages", format_duration(results["training"]))] if "training" in results else []),
+        ("work", f"{work_text(results)}; {counted(results['points'], 'point')} of the grids"),
+    ]
+    for name, value in results["environment"].items():
+        inner = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+        rows.append((str(name), inner))
+    return rows
+
+
+def work_text(results: Mapping[str, Any]) -> str:
+    """Return how many jobs there were and how many were trained now."""
+    return f"{counted(results['jobs'], 'job')}, {results['trained']:,} of them trained now, the others known before or failed"
+
+
+def with_stand_ins(names: Sequence[str], here: Sequence[str]) -> list[tuple[str, str]]:
+    """Return names of rows or columns, each with what stands in for the paper's data there."""
+    return list(zip(names, here or [""] * len(names), strict=True))
+
+
+def definitions(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the metrics of all tables with their definitions."""
+    cells = [cell for table in results["tables"] for row in table["cells"] for cell in row if cell]
+    return list(dict.fromkeys((cell["metric"], cell["definition"]) for cell in cells if cell["definition"]))
+
+
+def as_sentence(text: str) -> str:
+    """Return text with a full stop at its end."""
+    return text if text.endswith((".", "?", "!", ":")) else f"{text}."
+
+
+def format_duration(seconds: float | None, *, short: bool = False) -> str:
+    """Hours and minutes, minutes and seconds, or seconds; ``short``: the largest of them alone, with a digit."""
+    if seconds is None:
+        return "–"
+    if short and seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    if short and seconds >= 60:
+        return f"{seconds / 60:.1f} min"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
