@@ -21,9 +21,18 @@ from numpy.typing import NDArray
 
 from distilcal.calibrate import FITS, Calibrator, Dirichlet, cross_fitted, fit_dirichlet, fit_temperature
 from distilcal.errors import InputError
-from distilcal.metrics import Comparison, Evaluation, Reliability, compare, evaluate, reliability, replicates
-from distilcal.metrics.bootstrap import OnProgress
-from distilcal.metrics.rows import Closed, Rows
+from distilcal.metrics import (
+    Closed,
+    Comparison,
+    Evaluation,
+    OnProgress,
+    Reliability,
+    compare,
+    evaluate,
+    reliability,
+    replicates,
+)
+from distilcal.metrics.rows import Rows
 from distilcal.predictions import FloatArray, Predictions
 from distilcal.selective import RiskCoverage, Threshold, area_under, aurc, excess_area, risk_coverage, threshold
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distilcal.errors import InputError
-from distilcal.metrics.bootstrap import binomial_interval
+from distilcal.metrics import binomial_interval
 from distilcal.predictions import FloatArray, IntArray, Predictions
 
 STARTS = 10  # numbers of accepted rows from which the search for a threshold sets out

@@ -6,8 +6,8 @@ from conftest import make, make_tied
 from scipy import stats
 
 from distilcal import InputError, Predictions, compare, evaluate
-from distilcal.metrics import CALIBRATION_ERRORS, METRICS, binomial_interval, definition, ece, metric, replicates
-from distilcal.metrics.bootstrap import _bootstrap_weights, _calibrated_labels, holm
+from distilcal.metrics import CALIBRATION_ERRORS, METRICS, binomial_interval, definition, ece, holm, metric, replicates
+from distilcal.metrics.bootstrap import bootstrap_weights, calibrated_labels
 from distilcal.metrics.rows import Rows
 
 SOLVED = {"smooth_ece": 1e-9}  # a root found by iteration, not a sum
@@ -18,7 +18,7 @@ SETS = [make(53, 5), make(7, 3, seed=4), make_tied()]
 @pytest.mark.parametrize("p", SETS, ids=repr)
 def test_a_resample_scores_what_its_copied_rows_score(name, p):
     rows = Rows.of(p)
-    (weights,) = _bootstrap_weights(rows, 20, seed=3)
+    (weights,) = bootstrap_weights(rows, 20, seed=3)
     assert (weights.sum(axis=1) == len(p)).all()
     got = METRICS[name].on_rows(rows.resampled(weights))
     for value, w in zip(got, weights, strict=True):
@@ -30,7 +30,7 @@ def test_a_resample_scores_what_its_copied_rows_score(name, p):
 @pytest.mark.parametrize("p", SETS, ids=repr)
 def test_drawn_labels_score_what_a_relabelled_copy_scores(name, p):
     rows = Rows.of(p)
-    (draws,) = _calibrated_labels(rows, 20, seed=3)
+    (draws,) = calibrated_labels(rows, 20, seed=3)
     got = METRICS[name].on_rows(rows.relabelled(draws))
     for value, labels in zip(got, draws, strict=True):
         assert value == pytest.approx(METRICS[name](p.probs, labels), abs=SOLVED.get(name, 1e-12))
@@ -45,7 +45,7 @@ def test_variants_of_released_code_have_intervals_too(name, variant):
 
 def test_labels_are_drawn_from_the_probabilities():
     p = Predictions.from_probs([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]], [0, 1, 0])
-    (draws,) = _calibrated_labels(Rows.of(p), 20000, seed=0)
+    (draws,) = calibrated_labels(Rows.of(p), 20000, seed=0)
     shares = np.stack([np.bincount(column, minlength=3) for column in draws.T]) / 20000
     np.testing.assert_allclose(shares, p.probs, atol=0.015)
     assert shares[1, 0] == 0
@@ -281,7 +281,7 @@ def test_replicates_are_those_of_evaluate_and_paired_for_sets_of_one_size():
     asked = {"ten": {"metric": "ece", "bins": 10, "closed": "left"}, "accuracy": {"metric": "accuracy"}}
     first, second = (replicates(p, asked, 50) for p in (one, two))
     assert first["ten"][0] == ece(one.probs, one.labels, bins=10, closed="left")
-    weights = np.concatenate(list(_bootstrap_weights(Rows.of(one), 50, 0)))
+    weights = np.concatenate(list(bootstrap_weights(Rows.of(one), 50, 0)))
     for predictions, found in ((one, first), (two, second)):  # the same rows for both
         right = (weights * predictions.correct).sum(axis=1) / 90
         np.testing.assert_allclose(found["accuracy"][1], right)

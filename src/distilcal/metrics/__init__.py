@@ -10,13 +10,9 @@ from distilcal.metrics.bootstrap import (
     Difference,
     Evaluation,
     MetricValue,
-    Reliability,
-    binomial_interval,
+    OnProgress,
     compare,
     evaluate,
-    holm,
-    paired_interval,
-    reliability,
     replicates,
 )
 from distilcal.metrics.class_wise import ace, sce, tace
@@ -27,11 +23,15 @@ from distilcal.metrics.definitions import (
     METRICS,
     NO_DIRECTION,
     TOP_LABEL,
+    UPPER_LIMIT,
     definition,
     parameters,
 )
 from distilcal.metrics.human import human_cross_entropy, human_ece, human_tv
+from distilcal.metrics.intervals import binomial_interval, holm, paired_interval
 from distilcal.metrics.metric import metric
+from distilcal.metrics.reliability_diagram import Reliability, reliability
+from distilcal.metrics.rows import Closed
 from distilcal.metrics.scores import accuracy, brier, confidence, entropy, nll
 from distilcal.metrics.top_label import ada_ece, debiased_ece, ece, ks, mce, oe, rmsce, smooth_ece
 
@@ -42,10 +42,13 @@ __all__ = [
     "METRICS",
     "NO_DIRECTION",
     "TOP_LABEL",
+    "UPPER_LIMIT",
+    "Closed",
     "Comparison",
     "Difference",
     "Evaluation",
     "MetricValue",
+    "OnProgress",
     "Reliability",
     "accuracy",
     "ace",

@@ -16,6 +16,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from distilcal.errors import InputError
 from distilcal.metrics.class_wise import ace, sce, tace
 from distilcal.metrics.human import human_cross_entropy, human_ece, human_tv
@@ -55,6 +57,7 @@ EQUAL_MASS = ("rmsce", "ada_ece", "ace", "tace")
 TOP_LABEL = ("accuracy", "confidence", "ece", "mce", "oe", "rmsce", "ada_ece", "ks", "smooth_ece", "debiased_ece")
 HIGHER_IS_BETTER = ("accuracy",)
 NO_DIRECTION = ("confidence", "entropy")
+UPPER_LIMIT = {"nll": np.inf, "entropy": np.inf, "human_cross_entropy": np.inf, "brier": 2.0}  # 1 for all others
 FIXED_DEFINITIONS = {
     "accuracy": "share right",
     "confidence": "mean top probability",

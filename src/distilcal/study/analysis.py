@@ -20,8 +20,7 @@ from scipy import stats
 from distilcal.calibrate.base import log_softmax
 from distilcal.io.atomic import open_npz, read_json
 from distilcal.metrics import definition, holm, paired_interval
-from distilcal.metrics.bootstrap import UPPER_LIMIT
-from distilcal.metrics.definitions import HIGHER_IS_BETTER, NO_DIRECTION, parameters
+from distilcal.metrics.definitions import HIGHER_IS_BETTER, NO_DIRECTION, UPPER_LIMIT, parameters
 from distilcal.predictions import Predictions
 from distilcal.study.expand import Graph
 from distilcal.study.scheduler import Outcome
