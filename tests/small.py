@@ -5,7 +5,7 @@ import torch
 
 from distilcal.config.schema import ModelSettings
 from distilcal.data import Dataset, Images, Vectors
-from distilcal.models import make_classifier
+from distilcal.models import build_classifier
 from distilcal.predictions import Predictions
 from distilcal.training import Features
 from distilcal.views import build_term
@@ -23,7 +23,7 @@ SMALL = ModelSettings(name="mlp", hidden=(7,))
 
 
 def student(seed=0, settings=SMALL, data=TRAIN):
-    return make_classifier(settings, data, seed=seed)
+    return build_classifier(settings, data, seed=seed)
 
 
 def known(train=TRAIN):

@@ -7,13 +7,13 @@ import warnings
 import pytest
 
 from distilcal.cli.console import counting_bar, log_to_console, plain_warnings
-from distilcal.training import Step
+from distilcal.training import TrainingProgress
 
 logger = logging.getLogger("distilcal.test")
 
 
 def step(epoch, done):
-    return Step(epoch=epoch, epochs=2, step=done, steps=4, losses={"kd": 0.25}, dev={})
+    return TrainingProgress(epoch=epoch, epochs=2, step=done, steps=4, losses={"kd": 0.25}, dev={})
 
 
 def test_log_lines_go_to_standard_error_while_a_command_runs(capsys):

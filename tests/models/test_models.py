@@ -12,7 +12,8 @@ from golden_cases import cases  # noqa: E402
 
 from distilcal import InputError, Predictions  # noqa: E402
 from distilcal.metrics import accuracy, ece  # noqa: E402
-from distilcal.models import NETWORKS, network, padded_resnet_state  # noqa: E402
+from distilcal.models import NETWORKS, build_image_network  # noqa: E402
+from distilcal.models.image import convert_padded_resnet_state  # noqa: E402
 
 DATA = Path(os.environ.get("DISTILCAL_DATA", Path(__file__).parents[3] / "shared" / "data"))
 REPDISTILLER = {
@@ -39,10 +40,10 @@ def parameters(net):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['model']}-{r['num_classes']}")
 def test_parameters_and_maps_of_repdistiller(row):
-    net = network(REPDISTILLER.get(row["model"], row["model"]), row["num_classes"]).eval()
+    net = build_image_network(REPDISTILLER.get(row["model"], row["model"]), row["num_classes"]).eval()
     assert parameters(net) == row["parameters"]
     with torch.no_grad():
-        maps = net.maps(torch.zeros(1, 3, 32, 32))
+        maps = net.feature_maps(torch.zeros(1, 3, 32, 32))
     assert [list(m.shape[1:]) for m in maps] == row["feature_shapes_32px"]
     assert net.head.in_features == row["penultimate_dim"]
 
@@ -50,7 +51,7 @@ def test_parameters_and_maps_of_repdistiller(row):
 @pytest.mark.parametrize("row", P004_ROWS, ids=lambda r: f"{r['model']}-{r['dataset']}")
 def test_parameters_of_p004(row):
     names = TINY if row["dataset"] == "tiny_imagenet" and row["model"] in TINY else P004
-    net = network(names.get(row["model"], row["model"]), row["output_shape"][0])
+    net = build_image_network(names.get(row["model"], row["model"]), row["output_shape"][0])
     assert parameters(net) == row["parameters"]
 
 
@@ -60,18 +61,18 @@ def test_parameters_of_p004(row):
 class TestEveryNetwork:
     def test_head_on_features_is_the_network(self, name):
         torch.manual_seed(0)
-        net = network(name, 7).eval()
+        net = build_image_network(name, 7).eval()
         x = torch.randn(2, 3, 32, 32)
         with torch.no_grad():
             logits = net(x)
             np.testing.assert_array_equal(net.head(net.features(x)), logits)
-            np.testing.assert_array_equal(net.maps(x)[-1], net.features(x))
+            np.testing.assert_array_equal(net.feature_maps(x)[-1], net.features(x))
         assert logits.shape == (2, 7)
         assert torch.isfinite(logits).all()
 
     def test_every_parameter_learns(self, name):
         torch.manual_seed(0)
-        net = network(name, 3)
+        net = build_image_network(name, 3)
         net(torch.randn(4, 3, 32, 32)).square().sum().backward()
         for key, parameter in net.named_parameters():
             assert parameter.grad is not None, key
@@ -79,24 +80,24 @@ class TestEveryNetwork:
 
     def test_rows_do_not_touch_each_other_when_it_predicts(self, name):
         torch.manual_seed(0)
-        net = network(name, 3).eval()
+        net = build_image_network(name, 3).eval()
         x = torch.randn(3, 3, 32, 32)
         with torch.no_grad():
             np.testing.assert_allclose(net(x)[:1], net(x[:1]), rtol=1e-4, atol=1e-5)
 
     def test_the_seed_decides(self, name):
         torch.manual_seed(3)
-        first = network(name, 3)
+        first = build_image_network(name, 3)
         torch.manual_seed(3)
-        second = network(name, 3)
+        second = build_image_network(name, 3)
         assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
 
 
 def test_unknown_networks_are_refused_with_near_names():
     with pytest.raises(InputError, match="resnet56"):
-        network("ResNet-56", 10)
+        build_image_network("ResNet-56", 10)
     with pytest.raises(InputError, match="at least two"):
-        network("resnet8", 1)
+        build_image_network("resnet8", 1)
 
 
 @pytest.mark.slow
@@ -106,9 +107,11 @@ def test_unknown_networks_are_refused_with_near_names():
 def test_a_trained_resnet_reaches_its_accuracy_and_ece():
     images = pytest.importorskip("PIL.Image")
     load_file = pytest.importorskip("safetensors.torch").load_file
-    net = network("resnet20_padded", 10).eval()
-    net.load_state_dict(padded_resnet_state(load_file(DATA / "cifar10_resnets" / "resnet20.safetensors")), strict=False)
-    missing = set(net.state_dict()) - set(padded_resnet_state(load_file(DATA / "cifar10_resnets" / "resnet20.safetensors")))
+    net = build_image_network("resnet20_padded", 10).eval()
+    net.load_state_dict(convert_padded_resnet_state(load_file(DATA / "cifar10_resnets" / "resnet20.safetensors")), strict=False)
+    missing = set(net.state_dict()) - set(
+        convert_padded_resnet_state(load_file(DATA / "cifar10_resnets" / "resnet20.safetensors"))
+    )
     assert all(key.endswith("num_batches_tracked") for key in missing)
     sheet = np.asarray(images.open(DATA / "cifar10" / "test.webp").convert("RGB"))
     pixels = sheet.reshape(-1, 32, 100, 32, 3).swapaxes(1, 2).reshape(-1, 32, 32, 3)
@@ -127,7 +130,7 @@ def test_a_trained_resnet_reaches_its_accuracy_and_ece():
 
 @pytest.mark.parametrize("name", ["resnet18_tiny", "resnet34_tiny", "densenet121"])
 def test_networks_for_64_pixels(name):
-    net = network(name, 5).eval()
+    net = build_image_network(name, 5).eval()
     with torch.no_grad():
         assert net(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
         assert net.features(torch.zeros(1, 3, 64, 64)).shape == (1, net.head.in_features)

@@ -15,9 +15,10 @@ from distilcal.cli.main import main
 from distilcal.config.loading import load_recipe, only_stages
 from distilcal.data import read_dataset
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions, saliency
-from distilcal.models import base, load_classifier
-from distilcal.models.base import Mix
-from distilcal.models.cifar import network as picture_body
+from distilcal.models import load_classifier
+from distilcal.models import network as networks
+from distilcal.models.image import build_image_network
+from distilcal.models.network import Mix
 from distilcal.pipeline import plan, run_recipe
 from distilcal.training.batches import BatchSource
 from distilcal.views import Mixing
@@ -51,7 +52,7 @@ def place(tmp_path_factory):
     labels = rng.integers(0, 3, 240)
     pixels = (rng.integers(0, 100, (240, 32, 32, 3)) + 60 * labels[:, None, None, None]).astype(np.uint8)
     np.savez(folder / "images.npz", images=pixels, labels=labels, classes=np.array(NAMES))
-    body = picture_body("resnet8", 3)
+    body = build_image_network("resnet8", 3)
     save_file({name: value.contiguous() for name, value in body.state_dict().items()}, folder / "teacher.safetensors")
     return folder
 
@@ -379,8 +380,8 @@ views = {{ mixed = {{ kind = "mixup", teacher = "mixed" }} }}
 terms = [{{ loss = "kd" }}, {{ loss = "kd", view = "mixed" }}]
 """)
     temperature = []
-    fold = base.fold_temperature
-    monkeypatch.setattr(base, "fold_temperature", lambda n, t: (temperature.append(t), fold(n, t)))
+    fold = networks.fold_temperature
+    monkeypatch.setattr(networks, "fold_temperature", lambda n, t: (temperature.append(t), fold(n, t)))
     run_recipe(load_recipe(tmp_path / "r.toml"), tmp_path / "run", tmp_path / "store")
     (divided,) = temperature
     assert divided != 1.0

@@ -565,16 +565,16 @@ terms = [{{ loss = "kd" }}]
 def test_two_tokenizers_with_the_same_words_do_not_share_tokens(tmp_path):
     from tiny import tokenizer
 
-    from distilcal.models.inputs import TextFeed
+    from distilcal.models.inputs import TokenInputs
 
     data = reviews(10)
     with_kinds, without, left = tokenizer(), tokenizer(), tokenizer()
     with_kinds.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     without.model_input_names = ["input_ids", "attention_mask"]
     left.truncation_side = "left"
-    feeds = [TextFeed(t, 4) for t in (without, with_kinds, left)]
-    stored = [f.read(data, tmp_path).batch(np.arange(10)) for f in feeds]
-    fresh = [f.read(data).batch(np.arange(10)) for f in feeds]
+    inputs = [TokenInputs(t, 4) for t in (without, with_kinds, left)]
+    stored = [i.prepare(data, tmp_path).batch(np.arange(10)) for i in inputs]
+    fresh = [i.prepare(data).batch(np.arange(10)) for i in inputs]
     for a, b in zip(stored, fresh, strict=True):
         assert a.keys() == b.keys()
         assert all((a[k] == b[k]).all() for k in a)

@@ -18,7 +18,7 @@ from tiny import reviews
 from distilcal.predictions import Predictions
 from distilcal.training import Features, fit
 from distilcal.training.distributed import build_accelerator
-from distilcal.models import make_classifier
+from distilcal.models import build_classifier
 from distilcal.config.schema import ModelSettings, TrainSettings
 from distilcal.views import build_term
 import json
@@ -31,7 +31,7 @@ teacher_features = Features(train.ids, rng.normal(size=(75, 4)).astype(np.float3
 known = {"n_data": 75, "classes": 2, "labels": torch.from_numpy(train.labels), "features": 16, "teacher_features": 4}
 found = {}
 for name in sys.argv[4].split(","):
-    made = make_classifier(ModelSettings(name=model, dropout=0.0), train)
+    made = build_classifier(ModelSettings(name=model, dropout=0.0), train)
     torch.manual_seed(0)
     settings = {"negatives": 10} if name == "crd" else {}
     terms = [build_term("cross_entropy", 0.5), build_term(name, 0.5, settings=settings, context=known)]

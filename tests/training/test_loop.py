@@ -16,8 +16,8 @@ from distilcal.data import Dataset
 from distilcal.errors import InputError, TrainingError
 from distilcal.io.folders import DamagedWarning
 from distilcal.losses import BY_EXAMPLE, LOSSES
-from distilcal.models import make_classifier
-from distilcal.models.inputs import cropped_and_flipped
+from distilcal.models import build_classifier
+from distilcal.models.inputs import crop_and_flip
 from distilcal.predictions import Predictions
 from distilcal.training import Features, compute_outputs, fit, predict
 from distilcal.training.schedule import build_optimizer, epoch_batches, rate_factor
@@ -422,8 +422,8 @@ def test_a_state_is_resumed_by_the_same_fit_only(tmp_path, change):
 
 def test_a_live_teacher_must_read_what_the_student_reads(tmp_path):
     save_model(tmp_path / "m", labels=("neg", "pos"))
-    short = make_classifier(ModelSettings(name=str(tmp_path / "m"), max_length=8), reviews())
-    long = make_classifier(ModelSettings(name=str(tmp_path / "m"), max_length=16), reviews())
+    short = build_classifier(ModelSettings(name=str(tmp_path / "m"), max_length=8), reviews())
+    long = build_classifier(ModelSettings(name=str(tmp_path / "m"), max_length=16), reviews())
     with pytest.raises(InputError, match="must read the same inputs"):
         fit(short, reviews(), reviews(30, 1), [build_term("kd")], TrainSettings(epochs=1), live_teacher=long)
 
@@ -445,10 +445,10 @@ def test_a_finished_run_trains_nothing_more(tmp_path):
 def test_text_is_learned_and_distilled(tmp_path):
     save_model(tmp_path / "m", head=False)
     train, dev = reviews(300, 0), reviews(100, 1)
-    big = make_classifier(ModelSettings(name=str(tmp_path / "m"), dropout=0.0), train)
+    big = build_classifier(ModelSettings(name=str(tmp_path / "m"), dropout=0.0), train)
     fit(big, train, dev, [build_term("cross_entropy")], TrainSettings(epochs=6, lr=5e-3, batch=32), store=tmp_path / "store")
     assert predict(big, dev).correct.mean() > 0.7
-    small = make_classifier(ModelSettings(name=str(tmp_path / "m"), layers=(0,), dropout=0.0), train)
+    small = build_classifier(ModelSettings(name=str(tmp_path / "m"), layers=(0,), dropout=0.0), train)
     fit(
         small,
         train,
@@ -464,7 +464,7 @@ def test_text_is_learned_and_distilled(tmp_path):
 def test_teacher_outputs_are_computed_once_and_found_by_content(tmp_path, monkeypatch):
     save_model(tmp_path / "m", labels=("neg", "pos"))
     data = reviews(40)
-    made = make_classifier(ModelSettings(name=str(tmp_path / "m")), data)
+    made = build_classifier(ModelSettings(name=str(tmp_path / "m")), data)
     first = compute_outputs(made, data, ("logits", "features"), store=tmp_path / "store")
     monkeypatch.setattr(type(made.network), "forward", lambda *_: pytest.fail("the teacher ran again"))
     order = np.random.default_rng(0).permutation(40)[:23]
@@ -475,15 +475,15 @@ def test_teacher_outputs_are_computed_once_and_found_by_content(tmp_path, monkey
 
 def test_a_live_teacher_sees_what_the_student_sees():
     train = pictures()
-    big = make_classifier(ModelSettings(name="resnet8", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)), train, seed=1)
-    small = make_classifier(ModelSettings(name="resnet8", augment=True), train, seed=2)
+    big = build_classifier(ModelSettings(name="resnet8", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)), train, seed=1)
+    small = build_classifier(ModelSettings(name="resnet8", augment=True), train, seed=2)
     seen = []
 
     def spying(network, batch):
-        raw = batch.inputs["pixels"] * torch.tensor(small.feed.std).view(1, 3, 1, 1) + torch.tensor(small.feed.mean).view(
+        raw = batch.inputs["pixels"] * torch.tensor(small.inputs.std).view(1, 3, 1, 1) + torch.tensor(small.inputs.mean).view(
             1, 3, 1, 1
         )
-        own = (raw - torch.tensor(big.feed.mean).view(1, 3, 1, 1)) / torch.tensor(big.feed.std).view(1, 3, 1, 1)
+        own = (raw - torch.tensor(big.inputs.mean).view(1, 3, 1, 1)) / torch.tensor(big.inputs.std).view(1, 3, 1, 1)
         with torch.no_grad():
             seen.append((batch.teacher_logits, big.network({"pixels": own}).logits))
         return VIEWS["plain"](network, batch)
@@ -504,7 +504,7 @@ def test_a_live_teacher_sees_what_the_student_sees():
 
 def test_images_are_cropped_and_flipped_one_by_one():
     images = torch.arange(5 * 3 * 8 * 8, dtype=torch.float32).view(5, 3, 8, 8) + 1
-    made = cropped_and_flipped(images, torch.Generator().manual_seed(0), pad=2)
+    made = crop_and_flip(images, torch.Generator().manual_seed(0), pad=2)
     padded = torch.nn.functional.pad(images, (2, 2, 2, 2))
     for image, whole in zip(made, padded, strict=True):
         found = [
@@ -515,6 +515,6 @@ def test_images_are_cropped_and_flipped_one_by_one():
             if torch.equal(image, whole[:, y : y + 8, x : x + 8].flip(2) if flip else whole[:, y : y + 8, x : x + 8])
         ]
         assert len(found) == 1
-    many = cropped_and_flipped(images[:1].expand(400, 3, 8, 8), torch.Generator().manual_seed(1), pad=2)
+    many = crop_and_flip(images[:1].expand(400, 3, 8, 8), torch.Generator().manual_seed(1), pad=2)
     assert len({tuple(m.flatten().tolist()) for m in many}) == 50
-    assert torch.equal(made, cropped_and_flipped(images, torch.Generator().manual_seed(0), pad=2))
+    assert torch.equal(made, crop_and_flip(images, torch.Generator().manual_seed(0), pad=2))

@@ -188,7 +188,7 @@ from test_mixing import SETTINGS, a_map, recorder
 from distilcal.data import Dataset
 from distilcal.training import fit
 from distilcal.training.distributed import build_accelerator
-from distilcal.models import make_classifier
+from distilcal.models import build_classifier
 from distilcal.config.schema import ModelSettings, TrainSettings, ViewSettings
 from distilcal.views import VIEWS, build_term, build_view
 out = Path(sys.argv[1])
@@ -226,13 +226,13 @@ table = table.dynamics()
 by_region = {"kind": "manifold", "pairs": "regions"}
 for settings in (ViewSettings(**by_region), ViewSettings(**by_region, candidates="batch"), ViewSettings(kind="manifold"),
                  ViewSettings(shares="sample", alpha=0.01), ViewSettings(probability=0.5)):
-    made = make_classifier(ModelSettings(name=str(out / "model"), dropout=0.0), text)
+    made = build_classifier(ModelSettings(name=str(out / "model"), dropout=0.0), text)
     view = build_view(settings, 2, table)
     terms = [build_term("cross_entropy"), build_term("cross_entropy", view="mixed")]
     fit(made, text, text, terms, TrainSettings(epochs=2, batch=4, lr=1e-3), views={**VIEWS, "mixed": view}, seed=84)
 # Batch norms and several passes a step: it must run, though norms see the own part only.
 train = pictures(24)
-made = make_classifier(ModelSettings(name="resnet8", augment=False), train)
+made = build_classifier(ModelSettings(name="resnet8", augment=False), train)
 terms = [build_term("cross_entropy"), build_term("cross_entropy", view="cutmix"), build_term("cross_entropy", view="cutout")]
 views = {k: build_view(ViewSettings(kind=k), 2) for k in ("cutmix", "cutout")}
 fit(made, train, train, terms, TrainSettings(epochs=1, batch=8, lr=0.01, optimizer="sgd"), views={**VIEWS, **views})

@@ -14,8 +14,8 @@ from distilcal.config.schema import ViewSettings  # noqa: E402
 from distilcal.dynamics import Dynamics, Recorder, regions, saliency  # noqa: E402
 from distilcal.errors import InputError  # noqa: E402
 from distilcal.losses import LOSSES, cross_entropy  # noqa: E402
-from distilcal.models.base import Mix, Output, PictureNetwork, VectorNetwork  # noqa: E402
-from distilcal.models.cifar import network as picture_body  # noqa: E402
+from distilcal.models.image import build_image_network  # noqa: E402
+from distilcal.models.network import ImageNetwork, Mix, Output, VectorNetwork  # noqa: E402
 from distilcal.views import Batch, StepContext, build_term, build_view, plain, select_kept_rows  # noqa: E402
 from distilcal.views.mixing import box_mask, boxes  # noqa: E402
 from distilcal.views.pairs import current_saliency, extreme_partners  # noqa: E402
@@ -503,15 +503,15 @@ def folders(tmp_path_factory):
 
 def text_network(folders, kind):
     from distilcal.config.schema import ModelSettings
-    from distilcal.models.classifier import make_classifier
+    from distilcal.models.classifier import build_classifier
 
     data = tiny.reviews(12)
-    classifier = make_classifier(ModelSettings(name=str(folders[kind])), data)
+    classifier = build_classifier(ModelSettings(name=str(folders[kind])), data)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():  # new weights are so small that all texts look alike
         for value in classifier.network.parameters():
             value.add_(torch.randn(value.shape, generator=generator), alpha=0.3)
-    return classifier.network, classifier.feed.read(data)
+    return classifier.network, classifier.inputs.prepare(data)
 
 
 @pytest.mark.parametrize("kind", tiny.ARCHITECTURES)
@@ -613,13 +613,13 @@ def test_layers_after_a_mix_attend_to_the_heavier_text(folders, kind):
 def test_multiple_choice_is_mixed_ending_by_ending(folders):
     from distilcal.config.schema import ModelSettings
     from distilcal.data import Dataset, choices
-    from distilcal.models.classifier import make_classifier
+    from distilcal.models.classifier import build_classifier
 
     texts, _ = tiny.sentences(20, 0)
     data = Dataset(choices(texts[:5], [texts[5:8], texts[6:9], texts[8:11], texts[1:4], texts[2:5]]), np.array([0, 1, 2, 0, 1]),
                    ("0", "1", "2"))  # fmt: skip
-    classifier = make_classifier(ModelSettings(name=str(folders["bert"]), head="new"), data)
-    inputs = classifier.feed.read(data).batch(np.arange(5))
+    classifier = build_classifier(ModelSettings(name=str(folders["bert"]), head="new"), data)
+    inputs = classifier.inputs.prepare(data).batch(np.arange(5))
     partner, share = torch.tensor([1, 0, 4, 3, 2]), torch.full((5,), 0.4)
     with torch.no_grad():
         plainly = classifier.network(inputs)
@@ -634,16 +634,16 @@ def test_multiple_choice_is_mixed_ending_by_ending(folders):
 @pytest.mark.parametrize("name", ["resnet8", "vgg8", "mobilenet_v2", "wrn_16_1"])
 def test_pictures_are_mixed_at_the_input_and_after_stages(name):
     torch.manual_seed(0)
-    network = PictureNetwork(picture_body(name, 4)).eval()
+    network = ImageNetwork(build_image_network(name, 4)).eval()
     x = torch.randn(4, 3, 32, 32)
     partner, share = torch.tensor([1, 0, 3, 2]), torch.full((4,), 0.3)
     with torch.no_grad():
         mixed = network({"pixels": 0.3 * x + 0.7 * x[partner]}).logits
         torch.testing.assert_close(network({"pixels": x}, mix=Mix(share, other={"pixels": x[partner]})).logits, mixed)
-        maps = network.body.maps(x)
+        maps = network.body.feature_maps(x)
         deep = network({"pixels": x}, mix=Mix(share, len(network.layers), partner=partner))
         last = 0.3 * maps[-2] + 0.7 * maps[-2][partner]
-        torch.testing.assert_close(deep.features, network.body._pooled(last), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(deep.features, network.body.pool(last), rtol=1e-4, atol=1e-5)
 
 
 def test_manifold_draws_its_layer_from_those_given():
@@ -718,7 +718,7 @@ def test_embeddings_beyond_a_text_s_end_are_the_other_s_alone(folders):
     end = int(short["attention_mask"].sum())
     for first, second, share in ((short, long, 0.3), (long, short, 0.7)):
         with torch.no_grad():
-            embedded, inputs = network.blended(first, Mix(torch.tensor([share]), other=second))
+            embedded, inputs = network.embed_mixed(first, Mix(torch.tensor([share]), other=second))
             there = network.embed(long)
         torch.testing.assert_close(embedded[:, end:], 0.7 * there[:, end:])
         assert torch.equal(inputs["attention_mask"], long["attention_mask"])
@@ -734,7 +734,7 @@ def test_kinds_of_tokens_and_length_are_those_of_the_heavier_text():
            "token_type_ids": torch.tensor([[0, 1, 0], [0, 1, 0]])}  # fmt: skip
     other = {"input_ids": torch.ones(2, 4).long(), "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
              "token_type_ids": torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0]])}  # fmt: skip
-    _, inputs = network.blended(own, Mix(torch.tensor([0.6, 0.4]), other=other))
+    _, inputs = network.embed_mixed(own, Mix(torch.tensor([0.6, 0.4]), other=other))
     assert inputs["token_type_ids"].tolist() == [[0, 1, 0, 0], [1, 0, 1, 0]]
     assert inputs["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
 
@@ -742,14 +742,14 @@ def test_kinds_of_tokens_and_length_are_those_of_the_heavier_text():
 def test_endings_are_mixed_with_the_same_ending_of_the_partner(folders):
     from distilcal.config.schema import ModelSettings
     from distilcal.data import Dataset, choices
-    from distilcal.models.classifier import make_classifier
+    from distilcal.models.classifier import build_classifier
 
     texts, _ = tiny.sentences(30, 0)
     data = Dataset(
         choices(texts[:4], [texts[4 + 3 * i : 7 + 3 * i] for i in range(4)]), np.array([0, 1, 2, 0]), ("0", "1", "2")
     )
-    network = (made := make_classifier(ModelSettings(name=str(folders["bert"]), head="new"), data)).network
-    inputs = made.feed.read(data).batch(np.arange(4))
+    network = (made := build_classifier(ModelSettings(name=str(folders["bert"]), head="new"), data)).network
+    inputs = made.inputs.prepare(data).batch(np.arange(4))
     read = []
     handle = network.layers[2].register_forward_pre_hook(
         lambda m, args, kwargs: read.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True

@@ -1,7 +1,7 @@
 """Datasets: examples with ids, what a model reads of them, and what is true. They know no model.
 
 An example's input is one of four kinds: ``Texts`` (one text or a pair), ``Choices`` (a prompt and its endings), ``Images``
-(pixels) or ``Vectors`` (numbers). To add a kind, write a class with the same three methods and a feed in ``models``.
+(pixels) or ``Vectors`` (numbers). To add a kind, write a class with the same three methods and a class in ``models/inputs.py``.
 """
 
 from __future__ import annotations

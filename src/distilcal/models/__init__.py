@@ -1,28 +1,22 @@
-"""Networks that can be trained and distilled: text encoders, networks for small images, heads on vectors, linear theory."""
+"""Networks that can be trained and distilled: text encoders, networks for small images, heads on vectors."""
 
-from distilcal.models.base import Output, Stepwise, fold_temperature
-from distilcal.models.cifar import NETWORKS, network, padded_resnet_state
-from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk
-from distilcal.models.inputs import Batches, outputs
-from distilcal.models.layers import Network
-from distilcal.models.linear import exact_student, linear_kd_losses, theorem1_student
+from distilcal.models.classifier import Classifier, build_classifier, derive_classifier, load_classifier, save_classifier
+from distilcal.models.image import NETWORKS, ConvNet, build_image_network
+from distilcal.models.inputs import Batches, run_network
+from distilcal.models.network import Network, Output, fold_temperature
 
 __all__ = [
     "NETWORKS",
     "Batches",
     "Classifier",
+    "ConvNet",
     "Network",
     "Output",
-    "Stepwise",
-    "exact_student",
+    "build_classifier",
+    "build_image_network",
+    "derive_classifier",
     "fold_temperature",
-    "linear_kd_losses",
     "load_classifier",
-    "make_classifier",
-    "network",
-    "outputs",
-    "padded_resnet_state",
+    "run_network",
     "save_classifier",
-    "shrunk",
-    "theorem1_student",
 ]

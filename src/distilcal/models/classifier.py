@@ -1,11 +1,10 @@
-"""Classifiers: a network, the feed that gives it examples, the names of its classes; made from settings, saved, loaded."""
+"""Classifiers: a network, how its inputs are prepared, the names of its classes; built from settings, saved, loaded."""
 
 from __future__ import annotations
 
 import copy
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,19 +21,11 @@ from distilcal.data import Choices, Dataset, Images, Texts
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
 from distilcal.io.folders import digest
-from distilcal.models.base import PictureNetwork, Stepwise, VectorNetwork, permute_classes, weights_digest
-from distilcal.models.cifar import network as picture_body
-from distilcal.models.cifar import padded_resnet_state
-from distilcal.models.inputs import Feed, FrozenFeed, ImageFeed, TextFeed, VectorFeed, usable_length
-from distilcal.models.text import (
-    TextNetwork,
-    architecture,
-    drop_layers,
-    load_text_encoder,
-    load_text_model,
-    quiet_transformers,
-    resolve_model,
-)
+from distilcal.models.image import build_image_network, convert_padded_resnet_state
+from distilcal.models.inputs import FrozenInputs, ImageInputs, ModelInputs, TokenInputs, VectorInputs, usable_length
+from distilcal.models.network import ImageNetwork, Network, VectorNetwork, permute_classes, weights_digest
+from distilcal.models.pretrained import keep_layers, load_text_encoder, load_text_model, quiet_transformers, resolve_model
+from distilcal.models.text import TextNetwork, architecture
 
 CARD = "distilcal.json"
 WEIGHTS = "network.safetensors"
@@ -42,151 +33,176 @@ WEIGHTS = "network.safetensors"
 
 @dataclass
 class Classifier:
-    """A network with what it needs to be used: how it is fed, and what its outputs are called."""
+    """A network with what it needs to be used.
 
-    network: Stepwise
-    feed: Feed
+    Attributes
+    ----------
+    network : Network
+        The network, in evaluation mode.
+    inputs : ModelInputs
+        How examples become its tensors.
+    classes : tuple of str
+        What its outputs stand for, in order.
+    settings : ModelSettings
+        The settings that it was built from.
+    multiple_choice : bool
+        Whether it scores the choices of each example.
+    new_head : bool
+        Whether it has learned nothing about the classes yet.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distilcal.data import Dataset, Vectors
+    >>> data = Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 1, 0], ("no", "yes"))
+    >>> classifier = build_classifier(ModelSettings(name="linear"), data)
+    >>> classifier.parameters
+    10
+    >>> classifier.network(classifier.inputs.prepare(data).batch(np.array([0, 2]))).logits.shape
+    torch.Size([2, 2])
+    """
+
+    network: Network
+    inputs: ModelInputs
     classes: tuple[str, ...]
     settings: ModelSettings
     multiple_choice: bool = False
-    new_head: bool = True  # has learned nothing about the classes yet
+    new_head: bool = True
 
     def __post_init__(self) -> None:
-        self.network.eval()  # training is the loop's business
+        self.network.eval()  # the training loop alone sets it to training
 
     @property
     def parameters(self) -> int:
-        """Numbers to store, those of a frozen encoder included."""
-        own = sum(p.numel() for p in self.network.parameters())
-        return own + (sum(p.numel() for p in self.feed.encoder.parameters()) if isinstance(self.feed, FrozenFeed) else 0)
+        """Number of parameters, those of a frozen encoder included."""
+        count = _parameter_count(self.network)
+        if isinstance(self.inputs, FrozenInputs):
+            count += _parameter_count(self.inputs.encoder)
+        return count
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that decides what it says about an example."""
-        kind: Any = [type(self.network).__name__, self.settings.name if isinstance(self.network, PictureNetwork) else ""]
+        """A hash of all that decides its outputs for an example."""
+        kind: Any
         if isinstance(self.network, TextNetwork):
             kind = architecture(self.network.model)
-        seen = {key: value for key, value in self.feed.describe().items() if key != "augment"}  # in training only
-        return digest([weights_digest(self.network), kind, seen, list(self.classes)])
+        elif isinstance(self.network, ImageNetwork):
+            kind = ["PictureNetwork", self.settings.name]  # the class's first name: stores are full of hashes of it
+        else:
+            kind = [type(self.network).__name__, ""]
+        inputs = self.inputs.describe()
+        inputs.pop("augment", None)  # in training only
+        return digest([weights_digest(self.network), kind, inputs, list(self.classes)])
 
 
-def make_classifier(settings: ModelSettings, data: Dataset, *, seed: int = 0) -> Classifier:
-    """The classifier that the settings describe, for data of this kind and these classes."""
-    classes = data.classes
-    if isinstance(data.inputs, (Texts, Choices)):
-        if settings.frozen:
-            return _frozen(settings, data, seed)
-        many = isinstance(data.inputs, Choices)
-        network, tokenizer, new = load_text_model(
-            settings.name,
-            classes,
-            head=settings.head,
-            labels=settings.labels,
-            layers=settings.layers,
-            multiple_choice=many,
-            dropout=settings.dropout,
-            seed=seed,
-        )
-        feed: Feed = TextFeed(tokenizer, usable_length(network.model, tokenizer, settings.max_length))
-        return Classifier(network, feed, classes, settings, many, new)
+def _parameter_count(network: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+# ---- build -------------------------------------------------------------------------------------------------------------
+
+
+def build_classifier(settings: ModelSettings, data: Dataset, *, seed: int = 0) -> Classifier:
+    """Build the classifier that the settings describe, for data of this kind and these classes.
+
+    Parameters
+    ----------
+    settings : ModelSettings
+        The model: a pretrained text model, a network for small images, or a head on vectors.
+    data : Dataset
+        Decides the kind of input and the classes; nothing is trained.
+    seed : int, default 0
+        Seed of the weights that are not pretrained.
+
+    Returns
+    -------
+    Classifier
+        On the CPU, in evaluation mode.
+
+    Raises
+    ------
+    InputError
+        If the model does not exist, cannot be loaded or does not fit the data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distilcal.data import Dataset, Vectors
+    >>> data = Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 1, 0], ("no", "yes"))
+    >>> build_classifier(ModelSettings(name="mlp", hidden=(8,)), data).classes
+    ('no', 'yes')
+    """
     if isinstance(data.inputs, Images):
-        return _pictures(settings, classes, seed)
+        return _build_image_classifier(settings, data.classes, seed)
+    if not isinstance(data.inputs, (Texts, Choices)):
+        return _build_vector_classifier(settings, data.inputs.values.shape[1], data.classes, seed)
+    if settings.frozen:
+        return _build_frozen_classifier(settings, data, seed)
+    return _build_text_classifier(settings, data, seed)
+
+
+def _build_text_classifier(settings: ModelSettings, data: Dataset, seed: int) -> Classifier:
+    multiple_choice = isinstance(data.inputs, Choices)
+    loaded = load_text_model(
+        settings.name,
+        data.classes,
+        head=settings.head,
+        labels=settings.labels,
+        layers=settings.layers,
+        multiple_choice=multiple_choice,
+        dropout=settings.dropout,
+        seed=seed,
+    )
+    max_length = usable_length(loaded.network.model, loaded.tokenizer, settings.max_length)
+    return Classifier(
+        network=loaded.network,
+        inputs=TokenInputs(loaded.tokenizer, max_length),
+        classes=data.classes,
+        settings=settings,
+        multiple_choice=multiple_choice,
+        new_head=loaded.new_head,
+    )
+
+
+def _build_frozen_classifier(settings: ModelSettings, data: Dataset, seed: int) -> Classifier:
+    """A head on the features of an encoder that is not trained."""
+    if Path(settings.name).is_dir():
+        settings = settings.replace(name=str(Path(settings.name).resolve()))  # the saved head must find its encoder again
+    inputs = _frozen_inputs(settings)
+    width = inputs.prepare(data.select([0])).values.shape[-1]
+    multiple_choice = isinstance(data.inputs, Choices)
+    outputs = 1 if multiple_choice else len(data.classes)  # one logit for each choice's own features
+    network = _vector_network(settings, width, outputs, seed)
+    return Classifier(network, inputs, data.classes, settings, multiple_choice)
+
+
+def _build_vector_classifier(settings: ModelSettings, width: int, classes: tuple[str, ...], seed: int) -> Classifier:
     if settings.name not in ("linear", "mlp"):
-        raise InputError(
-            f"there is no network {settings.name!r} for vectors", remedy="give 'linear', or 'mlp' with hidden = [...]"
-        )
-    width = data.inputs.values.shape[1]
-    return Classifier(_vectors(settings, width, len(classes), seed), VectorFeed(width), classes, settings)
+        raise InputError(f"unknown network {settings.name!r} for vectors", remedy="give 'linear', or 'mlp' with hidden = [...]")
+    network = _vector_network(settings, width, len(classes), seed)
+    return Classifier(network, VectorInputs(width), classes, settings)
 
 
-def shrunk(parent: Classifier, settings: ModelSettings) -> Classifier:
-    """A copy of a trained classifier, with some of its layers if the settings name them; all else is as the parent's."""
-    network = copy.deepcopy(parent.network)
-    if settings.layers:
-        if not isinstance(network, TextNetwork):
-            raise InputError("only a text encoder's layers can be chosen", remedy="leave out layers")
-        drop_layers(network.model, settings.layers)
-    merged = parent.settings.replace(layers=settings.layers or parent.settings.layers)
-    return Classifier(network, parent.feed, parent.classes, merged, parent.multiple_choice, parent.new_head)
-
-
-def save_classifier(classifier: Classifier, folder: Path) -> None:
-    """Text models as ``save_pretrained`` writes them, so that transformers loads them as they stand; others as safetensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    card: dict[str, Any] = {
-        "model": as_table(classifier.settings),
-        "classes": list(classifier.classes),
-        "multiple_choice": classifier.multiple_choice,
-        "feed": classifier.feed.describe(),
-    }
-    if isinstance(classifier.network, TextNetwork) and isinstance(classifier.feed, TextFeed):
-        with quiet_transformers(str(folder)):
-            classifier.network.model.save_pretrained(folder)
-            classifier.feed.tokenizer.save_pretrained(folder)
-        card["max_length"] = classifier.feed.max_length
-    else:
-        save_file({name: value.contiguous() for name, value in classifier.network.state_dict().items()}, folder / WEIGHTS)
-        if isinstance(classifier.network, VectorNetwork):
-            first = next(m for m in classifier.network.modules() if isinstance(m, torch.nn.Linear))
-            card["width"] = first.in_features
-    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False), encoding="utf-8")
-
-
-def load_classifier(folder: Path) -> Classifier:
-    """A classifier that ``save_classifier`` wrote."""
-    if not (folder / CARD).exists():
-        raise InputError("this folder holds no saved classifier", source=str(folder), remedy="give the model folder of a run")
-    card = read_json(folder / CARD)
-    settings = parse_settings(ModelSettings, card["model"], "model")
-    classes = tuple(card["classes"])
-    if (folder / "config.json").exists():
-        network, tokenizer, _ = load_text_model(str(folder), classes, head="keep", multiple_choice=card["multiple_choice"])
-        return Classifier(network, TextFeed(tokenizer, card["max_length"]), classes, settings, card["multiple_choice"], False)
-    if "width" in card:
-        made: Stepwise = _vectors(settings, card["width"], 1 if card["multiple_choice"] else len(classes), 0)
-        feed: Feed = VectorFeed(card["width"])
-        if settings.frozen:
-            feed = _frozen_feed(settings)
-            if feed.describe() != card["feed"]:
-                raise InputError(f"{settings.name} is not the encoder this head was trained on", source=str(folder),
-                                 remedy="give the same encoder, or train again")  # fmt: skip
-    else:
-        made, feed = PictureNetwork(picture_body(settings.name, len(classes))), _image_feed(settings)
-    _load_weights(made, folder / WEIGHTS)
-    return Classifier(made, feed, classes, settings, card["multiple_choice"], False)
-
-
-# ---- parts -------------------------------------------------------------------------------------------------------------
-
-
-def weights_path(said: str) -> Path:
-    """The file that a recipe names, with variables such as $DISTILCAL_DATA put in."""
-    return Path(os.path.expandvars(said))
-
-
-def _load_weights(network: torch.nn.Module, path: Path) -> None:
-    try:
-        network.load_state_dict(load_file(path))
-    except (SafetensorError, OSError, RuntimeError) as error:
-        what = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"the weights cannot be loaded: {what}", source=str(path), remedy="give those of this network"
-        ) from None
-
-
-def _image_feed(settings: ModelSettings) -> ImageFeed:
-    if len(settings.mean) != 3 or len(settings.std) != 3 or not all(s > 0 for s in settings.std):
-        raise InputError("mean and std of images need three numbers each, std above 0")
-    return ImageFeed(settings.mean, settings.std, settings.augment)
-
-
-def _pictures(settings: ModelSettings, classes: Sequence[str], seed: int) -> Classifier:
+def _build_image_classifier(settings: ModelSettings, classes: tuple[str, ...], seed: int) -> Classifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = PictureNetwork(picture_body(settings.name, len(classes)))
-    feed = _image_feed(settings)
+        network = ImageNetwork(build_image_network(settings.name, len(classes)))
+    inputs = _image_inputs(settings)
     if not settings.weights:
-        return Classifier(network, feed, tuple(classes), settings)
+        return Classifier(network, inputs, classes, settings)
+    _load_image_weights(network, settings)
+    labels = settings.labels or classes
+    if sorted(labels) != sorted(classes):
+        raise InputError(
+            f"labels {', '.join(labels)} are not the classes of the data",
+            remedy="name the same classes, in the order of its outputs",
+        )
+    permute_classes(network, [labels.index(name) for name in classes])
+    return Classifier(network, inputs, classes, settings, new_head=False)
+
+
+def _load_image_weights(network: ImageNetwork, settings: ModelSettings) -> None:
+    """Load the weights that the settings name: saved by us, or those of a published padded ResNet."""
     path = weights_path(settings.weights)
     if not path.exists():
         raise InputError("there is no such file", source=str(path), remedy="give the .safetensors of this network")
@@ -194,8 +210,9 @@ def _pictures(settings: ModelSettings, classes: Sequence[str], seed: int) -> Cla
         state = load_file(path)
     except (SafetensorError, OSError):
         raise InputError("this is no safetensors file, or it is damaged", source=str(path), remedy="write it again") from None
-    state = padded_resnet_state(state) if settings.name.endswith("_padded") and "linear.weight" in state else state
-    state = {(name if name.startswith("body.") else f"body.{name}"): value for name, value in state.items()}
+    if settings.name.endswith("_padded") and "linear.weight" in state:
+        state = convert_padded_resnet_state(state)
+    state = {name if name.startswith("body.") else f"body.{name}": value for name, value in state.items()}
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -203,41 +220,171 @@ def _pictures(settings: ModelSettings, classes: Sequence[str], seed: int) -> Cla
         raise InputError(
             f"these are not the weights of {settings.name}: {reason}", source=str(path), remedy="check the name"
         ) from None
-    own = settings.labels or tuple(classes)
-    if sorted(own) != sorted(classes):
-        raise InputError(
-            f"labels {', '.join(own)} are not the classes of the data",
-            remedy="name the same classes, in the order of its outputs",
-        )
-    permute_classes(network, [own.index(c) for c in classes])
-    return Classifier(network, feed, tuple(classes), settings, False, False)
 
 
-def _vectors(settings: ModelSettings, width: int, classes: int, seed: int) -> VectorNetwork:
+def weights_path(path: str) -> Path:
+    """Return the file that a recipe names, with variables such as $DISTILCAL_DATA replaced."""
+    return Path(os.path.expandvars(path))
+
+
+def _image_inputs(settings: ModelSettings) -> ImageInputs:
+    if len(settings.mean) != 3 or len(settings.std) != 3 or not all(s > 0 for s in settings.std):
+        raise InputError("mean and std of images need three numbers each, std above 0")
+    return ImageInputs(settings.mean, settings.std, settings.augment)
+
+
+def _vector_network(settings: ModelSettings, width: int, outputs: int, seed: int) -> VectorNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return VectorNetwork(width, classes, hidden=settings.hidden, dropout=settings.dropout or 0.0)
+        return VectorNetwork(width, outputs, hidden=settings.hidden, dropout=settings.dropout or 0.0)
 
 
-def _frozen_feed(settings: ModelSettings) -> FrozenFeed:
+def _frozen_inputs(settings: ModelSettings) -> FrozenInputs:
     """A frozen encoder; heads on the same one in the same process share it."""
-    place = Path(resolve_model(settings.name))
-    stamps = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(place.iterdir())] if place.is_dir() else []
-    shared = _shared_feed(settings.name, settings.layers, settings.max_length, tuple(stamps))
+    path = Path(resolve_model(settings.name))
+    file_stamps: list[tuple[str, int, int]] = []
+    if path.is_dir():
+        for file in sorted(path.iterdir()):
+            stat = file.stat()
+            file_stamps.append((file.name, stat.st_size, stat.st_mtime_ns))
+    shared = _shared_frozen_inputs(settings.name, settings.layers, settings.max_length, tuple(file_stamps))
     return replace(shared, apart=True) if settings.pairs == "apart" else shared
 
 
 @lru_cache(maxsize=4)
-def _shared_feed(name: str, layers: tuple[int, ...], max_length: int, stamps: tuple[Any, ...]) -> FrozenFeed:
+def _shared_frozen_inputs(
+    name: str, layers: tuple[int, ...], max_length: int, file_stamps: tuple[tuple[str, int, int], ...]
+) -> FrozenInputs:
     encoder, tokenizer = load_text_encoder(name, layers=layers)
-    return FrozenFeed(encoder, TextFeed(tokenizer, usable_length(encoder.model, tokenizer, max_length)))
+    return FrozenInputs(encoder, TokenInputs(tokenizer, usable_length(encoder.model, tokenizer, max_length)))
 
 
-def _frozen(settings: ModelSettings, data: Dataset, seed: int) -> Classifier:
-    if Path(settings.name).is_dir():
-        settings = settings.replace(name=str(Path(settings.name).resolve()))  # the saved head must find its encoder again
-    feed = _frozen_feed(settings)
-    probe = feed.read(data.select([0])).values
-    many = isinstance(data.inputs, Choices)  # one logit for each choice's own features
-    network = _vectors(settings, probe.shape[-1], 1 if many else len(data.classes), seed)
-    return Classifier(network, feed, data.classes, settings, many)
+def derive_classifier(parent: Classifier, settings: ModelSettings) -> Classifier:
+    """Return a copy of a trained classifier, with some of its layers if the settings name them.
+
+    Parameters
+    ----------
+    parent : Classifier
+        Stays as it is.
+    settings : ModelSettings
+        Its ``layers`` are kept, all if it names none; everything else is the parent's.
+
+    Returns
+    -------
+    Classifier
+        The copy; it shares the parent's inputs.
+    """
+    network = copy.deepcopy(parent.network)
+    if settings.layers:
+        if not isinstance(network, TextNetwork):
+            raise InputError("only a text encoder's layers can be chosen", remedy="leave out layers")
+        keep_layers(network.model, settings.layers)
+    merged = parent.settings.replace(layers=settings.layers or parent.settings.layers)
+    return replace(parent, network=network, settings=merged)
+
+
+# ---- save and load -----------------------------------------------------------------------------------------------------
+
+
+def save_classifier(classifier: Classifier, folder: Path) -> None:
+    """Save a classifier in a folder.
+
+    Text models are saved as ``save_pretrained`` does it, so that transformers loads them too; others as safetensors.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        What to save.
+    folder : Path
+        Created if it does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from distilcal.data import Dataset, Vectors
+    >>> data = Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 1, 0], ("no", "yes"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_classifier(build_classifier(ModelSettings(name="linear"), data), Path(folder))
+    ...     load_classifier(Path(folder)).classes
+    ('no', 'yes')
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    network, inputs = classifier.network, classifier.inputs
+    card: dict[str, Any] = {
+        "model": as_table(classifier.settings),
+        "classes": list(classifier.classes),
+        "multiple_choice": classifier.multiple_choice,
+        "feed": inputs.describe(),
+    }
+    if isinstance(network, TextNetwork) and isinstance(inputs, TokenInputs):
+        with quiet_transformers():
+            network.model.save_pretrained(folder)
+            inputs.tokenizer.save_pretrained(folder)
+        card["max_length"] = inputs.max_length
+    else:
+        save_file({name: value.contiguous() for name, value in network.state_dict().items()}, folder / WEIGHTS)
+        if isinstance(network, VectorNetwork):
+            first_layer = next(module for module in network.modules() if isinstance(module, torch.nn.Linear))
+            card["width"] = first_layer.in_features
+    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def load_classifier(folder: Path) -> Classifier:
+    """Load a classifier that `save_classifier` saved.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, for instance ``model`` of a stage of a run.
+
+    Returns
+    -------
+    Classifier
+        On the CPU, in evaluation mode.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no classifier, or a frozen encoder is not the one that its head was trained on.
+    """
+    if not (folder / CARD).exists():
+        raise InputError("this folder holds no saved classifier", source=str(folder), remedy="give the model folder of a run")
+    card = read_json(folder / CARD)
+    settings = parse_settings(ModelSettings, card["model"], "model")
+    classes, multiple_choice = tuple(card["classes"]), card["multiple_choice"]
+    if (folder / "config.json").exists():
+        loaded = load_text_model(str(folder), classes, head="keep", multiple_choice=multiple_choice)
+        inputs: ModelInputs = TokenInputs(loaded.tokenizer, card["max_length"])
+        return Classifier(loaded.network, inputs, classes, settings, multiple_choice, new_head=False)
+    network: Network
+    if "width" in card:
+        network = _vector_network(settings, card["width"], 1 if multiple_choice else len(classes), seed=0)
+        inputs = _saved_vector_inputs(settings, card, folder)
+    else:
+        network = ImageNetwork(build_image_network(settings.name, len(classes)))
+        inputs = _image_inputs(settings)
+    _load_weights(network, folder / WEIGHTS)
+    return Classifier(network, inputs, classes, settings, multiple_choice, new_head=False)
+
+
+def _saved_vector_inputs(settings: ModelSettings, card: dict[str, Any], folder: Path) -> ModelInputs:
+    if not settings.frozen:
+        return VectorInputs(card["width"])
+    inputs = _frozen_inputs(settings)
+    if inputs.describe() != card["feed"]:
+        raise InputError(
+            f"{settings.name} is not the encoder this head was trained on",
+            source=str(folder),
+            remedy="give the same encoder, or train again",
+        )
+    return inputs
+
+
+def _load_weights(network: torch.nn.Module, path: Path) -> None:
+    try:
+        network.load_state_dict(load_file(path))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"the weights cannot be loaded: {reason}", source=str(path), remedy="give those of this network"
+        ) from None

@@ -8,7 +8,7 @@ from typing import Any
 
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
-from distilcal.models.text import quiet_transformers, resolve_model
+from distilcal.models.pretrained import load_config, resolve_model
 
 HEADS = ("ForSequenceClassification", "ForMultipleChoice")  # classes of transformers with a classification head
 
@@ -29,10 +29,7 @@ def encoder_config(source: str) -> dict[str, Any]:
                 "expected a table in its config.json", source=source, remedy="give a folder written by save_pretrained"
             )
         return config
-    from transformers import AutoConfig
-
-    with quiet_transformers(source):
-        return dict(AutoConfig.from_pretrained(location, trust_remote_code=False).to_dict())
+    return load_config(source)
 
 
 def layer_count(config: Mapping[str, Any]) -> int:

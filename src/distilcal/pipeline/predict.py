@@ -14,7 +14,7 @@ from distilcal.data import Columns, read_dataset
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, check_output, read_json
 from distilcal.models.classifier import load_classifier
-from distilcal.models.inputs import Progress
+from distilcal.models.inputs import OnProgress
 from distilcal.pipeline.stage import on_device
 from distilcal.predictions import Predictions
 from distilcal.runs import main_stage
@@ -32,7 +32,7 @@ def predict_file(
     text: str = "",
     pair: str = "",
     id_column: str = "",
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> dict[str, float]:
     """Write id, label, calibrated confidence and whether to hand over for each example; counts of what was written.
 

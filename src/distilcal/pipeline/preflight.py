@@ -22,8 +22,8 @@ from distilcal.data.splits import Splits
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
 from distilcal.losses import LOSSES, required_inputs
-from distilcal.models.cifar import network as image_network
-from distilcal.models.text import resolve_model
+from distilcal.models.image import build_image_network
+from distilcal.models.pretrained import resolve_model
 from distilcal.pipeline.encoders import encoder_config, layer_count
 from distilcal.pipeline.views import stage_views
 from distilcal.predictions import Predictions
@@ -158,7 +158,7 @@ def check_network(stage: StageToCheck) -> None:
     if not model.name:
         return
     if isinstance(stage.train.inputs, Images):
-        image_network(model.name, 2)
+        build_image_network(model.name, 2)
     elif isinstance(stage.train.inputs, Vectors):
         if model.name not in ("linear", "mlp"):
             raise InputError(

@@ -26,9 +26,16 @@ from distilcal.io.atomic import read_json, write_json
 from distilcal.io.folders import digest, file_digest, is_intact, sealed_folder
 from distilcal.io.locks import file_lock
 from distilcal.io.predictions import read_predictions
-from distilcal.models.classifier import Classifier, load_classifier, make_classifier, save_classifier, shrunk, weights_path
-from distilcal.models.inputs import FrozenFeed, ImageFeed
-from distilcal.models.text import resolve_model
+from distilcal.models.classifier import (
+    Classifier,
+    build_classifier,
+    derive_classifier,
+    load_classifier,
+    save_classifier,
+    weights_path,
+)
+from distilcal.models.inputs import FrozenInputs, ImageInputs
+from distilcal.models.pretrained import resolve_model
 from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_predictions
 from distilcal.pipeline.views import make_recorder, make_views, map_key, stage_views
@@ -192,9 +199,9 @@ def _made(
             raise InputError(
                 f"stages.{stage.name} starts from {parent.name!r}, which has no model", remedy="name a trained stage"
             )
-        classifier = shrunk(parent.classifier, settings.model)
+        classifier = derive_classifier(parent.classifier, settings.model)
     else:
-        classifier = make_classifier(settings.model, train, seed=recipe.seed)
+        classifier = build_classifier(settings.model, train, seed=recipe.seed)
     if not settings.terms:
         if classifier.new_head:
             raise InputError(f"{settings.model.name} has no trained head for these classes", source=f"stages.{stage.name}",
@@ -209,7 +216,7 @@ def _made(
     recorder = make_recorder(settings, train, classifier, work) if settings.record else None
     with processes.main_process_first():  # what is tokenised or encoded once is there for the others
         for data in (train, splits.dev):
-            classifier.feed.read(data, stage.store)
+            classifier.inputs.prepare(data, stage.store)
     logger.info("%s: training %s parameters on %s examples", stage.name, f"{classifier.parameters:,}", f"{len(train):,}")
     result = fit(
         classifier,
@@ -302,7 +309,7 @@ def _teacher_for(
     if not settings.teacher or not names:
         return Teacher()
     teacher = stages[settings.teacher]
-    changing = isinstance(student.feed, ImageFeed) and student.feed.augment
+    changing = isinstance(student.inputs, ImageInputs) and student.inputs.augment
     live = settings.teacher_input == "live" or (
         settings.teacher_input == "auto" and changing and not teacher.settings.predictions
     )
@@ -334,9 +341,9 @@ def _teacher_for(
         )
     if temperature is None:
         return Teacher(predictions, features, teacher.classifier)
-    from distilcal.models.base import fold_temperature
+    from distilcal.models.network import fold_temperature
 
-    live_teacher = shrunk(teacher.classifier, ModelSettings())
+    live_teacher = derive_classifier(teacher.classifier, ModelSettings())
     fold_temperature(live_teacher.network, temperature)
     return Teacher(predictions, features, live_teacher)
 
@@ -353,8 +360,8 @@ def on_device(classifier: Classifier) -> Classifier:
     """The same classifier on the fastest device there is."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     classifier.network.to(device)
-    if isinstance(classifier.feed, FrozenFeed):
-        classifier.feed.encoder.to(device)
+    if isinstance(classifier.inputs, FrozenInputs):
+        classifier.inputs.encoder.to(device)
     return classifier
 
 

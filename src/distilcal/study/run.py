@@ -228,7 +228,7 @@ def _stored(graph: Graph, job: Job, chosen: dict[str, str], store: Path, unread:
 
 def _kind(graph: Graph, job: Job) -> str:
     """The kind of a job's model: that of the stage it starts from, if it starts from one."""
-    from distilcal.models.cifar import NETWORKS
+    from distilcal.models.image import NETWORKS
 
     parent = job.needs.get("start_from", "")
     while parent:

@@ -21,7 +21,7 @@ def theorem(said: TheoremSettings) -> dict[str, Any]:
 
 def _closed_form(said: TheoremSettings) -> dict[str, Any]:
     """Theorem 1: how far the student's weights are from α·w_t + 4(1 - α)·X⁺(y - ½), relative to their length."""
-    from distilcal.models.linear import exact_student, theorem1_student
+    from distilcal.study.linear_theory import exact_student, theorem1_student
 
     rows = []
     worst = dict.fromkeys(SIZES, 0.0)
@@ -47,7 +47,7 @@ def _closed_form(said: TheoremSettings) -> dict[str, Any]:
 
 def _calibration_handed_on(said: TheoremSettings) -> dict[str, Any]:
     """Theorem 2: mean probability minus share of positives, for teacher and student."""
-    from distilcal.models.linear import exact_student
+    from distilcal.study.linear_theory import exact_student
 
     inputs, labels, _ = _problem(said, 1.0)
     fitted = exact_student(inputs, labels, np.zeros(inputs.shape[1]), alpha=0.0)  # Σp = Σy at the optimum of cross-entropy

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distilcal.data import Dataset
-from distilcal.models.base import Mix, Tensors
 from distilcal.models.classifier import Classifier
-from distilcal.models.inputs import Batches, ImageFeed
+from distilcal.models.inputs import Batches, ImageInputs
+from distilcal.models.network import Mix, Tensors
 from distilcal.views import Batch, StepContext
 from distilcal.views.batch import RowIndices
 
@@ -81,13 +81,13 @@ class BatchSource:
     def run_teacher(self, inputs: Tensors, mix: Mix | None = None) -> dict[str, Tensor]:
         """Run the live teacher on inputs of the student, normalised as the teacher was trained."""
         assert self.live_teacher is not None
-        student_inputs, teacher_inputs = self.student.feed, self.live_teacher.feed
-        if isinstance(student_inputs, ImageFeed) and isinstance(teacher_inputs, ImageFeed):
+        student_inputs, teacher_inputs = self.student.inputs, self.live_teacher.inputs
+        if isinstance(student_inputs, ImageInputs) and isinstance(teacher_inputs, ImageInputs):
             inputs = self._renormalise(inputs, student_inputs, teacher_inputs)
         output = self.live_teacher.network(inputs, mix)
         return {"teacher_logits": output.logits, "teacher_features": output.features}
 
-    def _renormalise(self, inputs: Tensors, student: ImageFeed, teacher: ImageFeed) -> Tensors:
+    def _renormalise(self, inputs: Tensors, student: ImageInputs, teacher: ImageInputs) -> Tensors:
         """Images normalised by the student's mean and standard deviation, by the teacher's instead."""
         if (student.mean, student.std) == (teacher.mean, teacher.std):
             return inputs
@@ -125,5 +125,5 @@ def same_inputs(student: Classifier, teacher: Classifier) -> bool:
 
     Pixels mean the same to both, whatever their normalisation; token numbers only with the same tokenizer settings.
     """
-    pixels = isinstance(student.feed, ImageFeed) and isinstance(teacher.feed, ImageFeed)
-    return pixels or student.feed.describe() == teacher.feed.describe()
+    pixels = isinstance(student.inputs, ImageInputs) and isinstance(teacher.inputs, ImageInputs)
+    return pixels or student.inputs.describe() == teacher.inputs.describe()

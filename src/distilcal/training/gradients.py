@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from distilcal.dynamics import Recorder
-from distilcal.models.base import Output
+from distilcal.models.network import Output
 from distilcal.training.batches import BatchSource
 from distilcal.training.distributed import gather_view, own_part
 from distilcal.views import Batch, StepContext, Term, View, concatenate_views, select_kept_rows

@@ -20,7 +20,7 @@ from distilcal.dynamics import Recorder
 from distilcal.errors import TrainingError
 from distilcal.metrics import METRICS
 from distilcal.models.classifier import Classifier
-from distilcal.models.inputs import Batches, outputs
+from distilcal.models.inputs import Batches, run_network
 from distilcal.predictions import Predictions
 from distilcal.training.batches import BatchSource
 from distilcal.training.checkpoint import Checkpoint
@@ -129,10 +129,10 @@ def fit(
     --------
     >>> from distilcal.config.schema import ModelSettings
     >>> from distilcal.data import Vectors
-    >>> from distilcal.models import make_classifier
+    >>> from distilcal.models import build_classifier
     >>> from distilcal.views import build_term
     >>> data = Dataset(Vectors(np.eye(8, dtype=np.float32)), [0, 1] * 4, ("no", "yes"))
-    >>> student = make_classifier(ModelSettings(name="linear"), data)
+    >>> student = build_classifier(ModelSettings(name="linear"), data)
     >>> logits = np.random.default_rng(0).normal(size=(8, 2))
     >>> teacher = Predictions(logits, data.labels, ids=data.ids, classes=data.classes)
     >>> result = fit(student, data, data, [build_term("kd")], TrainSettings(epochs=2), teacher=teacher)
@@ -157,8 +157,8 @@ def fit(
     )
     check_setup(setup)
     accelerator = build_accelerator(settings.precision, head_unused=not any("logits" in term.inputs for term in terms))
-    train_batches = classifier.feed.read(train, store)
-    dev_batches = classifier.feed.read(setup.dev, store)
+    train_batches = classifier.inputs.prepare(train, store)
+    dev_batches = classifier.inputs.prepare(setup.dev, store)
     loss_modules: list[Any] = [term.loss.to(accelerator.device) for term in terms if isinstance(term.loss, nn.Module)]
     network = accelerator.prepare(classifier.network)
     optimizer = build_optimizer(network, [p for loss in loss_modules for p in loss.parameters()], settings)
@@ -318,7 +318,7 @@ class _LossMeans:
 def _predict_dev(classifier: Classifier, dev: Dataset, batches: Batches, accelerator: Any) -> Predictions:
     """Predict dev, each process a part of it."""
     rows = own_part(np.arange(len(dev)), accelerator.process_index, accelerator.num_processes)
-    computed = outputs(classifier.network, batches, rows=rows, batch_size=DEV_BATCH, device=accelerator.device)["logits"]
+    computed = run_network(classifier.network, batches, rows=rows, batch_size=DEV_BATCH, device=accelerator.device)["logits"]
     logits = gather_rows(computed, rows, len(dev), accelerator)
     assert dev.labels is not None
     if not np.isfinite(logits).all():

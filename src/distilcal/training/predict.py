@@ -12,12 +12,12 @@ from distilcal.data import Dataset
 from distilcal.errors import InputError
 from distilcal.io.row_cache import RowCache
 from distilcal.models.classifier import Classifier
-from distilcal.models.inputs import Progress, outputs
+from distilcal.models.inputs import OnProgress, run_network
 from distilcal.predictions import Predictions
 
 
 def predict(
-    classifier: Classifier, data: Dataset, *, store: Path | None = None, batch: int = 64, on_progress: Progress | None = None
+    classifier: Classifier, data: Dataset, *, store: Path | None = None, batch: int = 64, on_progress: OnProgress | None = None
 ) -> Predictions:
     """Predict labelled data with a classifier.
 
@@ -48,9 +48,9 @@ def predict(
     --------
     >>> from distilcal.config.schema import ModelSettings
     >>> from distilcal.data import Vectors
-    >>> from distilcal.models import make_classifier
+    >>> from distilcal.models import build_classifier
     >>> data = Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 1, 0], ("no", "yes"), name="dev")
-    >>> predict(make_classifier(ModelSettings(name="linear"), data), data)
+    >>> predict(build_classifier(ModelSettings(name="linear"), data), data)
     Predictions('dev', 4 rows, 2 classes)
     """
     if data.labels is None:
@@ -75,7 +75,7 @@ def compute_outputs(
     *,
     store: Path | None = None,
     batch: int = 64,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Compute logits or features of data with or without labels.
 
@@ -103,22 +103,22 @@ def compute_outputs(
     --------
     >>> from distilcal.config.schema import ModelSettings
     >>> from distilcal.data import Vectors
-    >>> from distilcal.models import make_classifier
+    >>> from distilcal.models import build_classifier
     >>> data = Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 1, 0], ("no", "yes"))
-    >>> classifier = make_classifier(ModelSettings(name="mlp", hidden=(3,)), data)
+    >>> classifier = build_classifier(ModelSettings(name="mlp", hidden=(3,)), data)
     >>> outputs = compute_outputs(classifier, data, ("logits", "features"))
     >>> outputs["logits"].shape, outputs["features"].shape
     ((4, 2), (4, 3))
     """
 
-    def run_network(rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def compute(rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         all_in_order = len(rows) == len(data) and bool((np.diff(rows) == 1).all())
         part = data if all_in_order else data.select(rows)
-        batches = classifier.feed.read(part, store)
+        batches = classifier.inputs.prepare(part, store)
         device = next(classifier.network.parameters()).device
-        return dict(outputs(classifier.network, batches, names, batch_size=batch, device=device, progress=on_progress))
+        return dict(run_network(classifier.network, batches, names, batch_size=batch, device=device, on_progress=on_progress))
 
     if store is None:
-        return run_network(np.arange(len(data)))
+        return compute(np.arange(len(data)))
     cache = RowCache(store / "outputs", classifier.fingerprint)
-    return cache.fetch(data.content_keys, names, run_network)
+    return cache.fetch(data.content_keys, names, compute)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distilcal.models.base import Mix, Output, Tensors
+from distilcal.models.network import Mix, Output, Tensors
 
 RowIndices = NDArray[np.int64]
 LAMBDA, PAIRS, CROPS = 0, 1, 2  # uses of random numbers in a step

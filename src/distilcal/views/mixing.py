@@ -19,7 +19,7 @@ from torch.nn.functional import log_softmax, one_hot
 from distilcal.config.schema import ViewSettings
 from distilcal.dynamics import Dynamics, aum_halves
 from distilcal.errors import InputError
-from distilcal.models.base import Mix, Output, Tensors, lerp
+from distilcal.models.network import Mix, Output, Tensors, lerp
 from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, RowIndices, View
 from distilcal.views.pairs import PairRule, SalientPairs, build_pairs
 

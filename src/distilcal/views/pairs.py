@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from distilcal.config.schema import ViewSettings
 from distilcal.dynamics import Dynamics, aum_halves, regions, saliency
 from distilcal.errors import InputError
-from distilcal.models.base import Output
+from distilcal.models.network import Output
 from distilcal.views.batch import PAIRS, Batch, RowIndices
 
 Partners = tuple[RowIndices, NDArray[np.bool_]]

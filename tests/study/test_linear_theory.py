@@ -10,7 +10,7 @@ from distilcal import InputError
 
 pytest.importorskip("torch")  # distilcal.models holds networks too
 
-from distilcal.models.linear import exact_student, linear_kd_losses, theorem1_student
+from distilcal.study.linear_theory import exact_student, linear_kd_losses, theorem1_student
 
 GOLDEN = cases("theory_linear_kd.json")
 
