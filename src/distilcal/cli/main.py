@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from distilcal import __version__
 from distilcal.cli.maps import map_command
+from distilcal.cli.schema import schema_command
 from distilcal.cli.study import study_command
 from distilcal.cli.sweep import sweep_command
 from distilcal.cli.train import COMMANDS
@@ -177,7 +178,7 @@ def evaluate_command(
         click.echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
 
 
-for _command in (*COMMANDS, study_command, sweep_command, map_command):
+for _command in (*COMMANDS, study_command, sweep_command, map_command, schema_command):
     main.add_command(_command)
 
 
