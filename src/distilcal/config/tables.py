@@ -26,6 +26,8 @@ def settings_table(model: type[Settings]) -> str:
     schema = model.model_json_schema()
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for name, entry in schema["properties"].items():
+        if entry.get("readOnly"):  # filled in when a file is loaded
+            continue
         meaning = entry["description"].replace("|", "\\|")
         rows.append(f"| `{name}` | {_value(entry)} | {_default(entry)} | {meaning} |")
     return "\n".join(rows)

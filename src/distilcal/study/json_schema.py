@@ -8,7 +8,6 @@ from distilcal.config.json_schema import DIALECT
 from distilcal.config.schema import Recipe
 from distilcal.study.schema import SCALED, Study
 
-NOT_IN_FILES = ("scale", "changes")  # fields that are filled in when a study is loaded
 DATA = {"$ref": "#/$defs/DataSettings"}
 STAGES = {"type": "object", "additionalProperties": {"$ref": "#/$defs/StageSettings"}}
 
@@ -25,9 +24,8 @@ def study_json_schema() -> dict[str, Any]:
     """
     schema = Study.model_json_schema()
     schema["$defs"] |= Recipe.model_json_schema()["$defs"]
-    properties = schema["properties"]
-    for name in NOT_IN_FILES:
-        properties.pop(name)
+    # Read-only fields are filled in when a study is loaded.
+    properties = {name: entry for name, entry in schema["properties"].items() if not entry.get("readOnly")}
     for part in (properties, schema["$defs"]["TaskSettings"]["properties"]):
         part["data"] = {**DATA, "description": part["data"]["description"]}
         part["stages"] = {**STAGES, "description": part["stages"]["description"]}
@@ -41,4 +39,4 @@ def study_json_schema() -> dict[str, Any]:
             "properties": {name: properties[name] for name in SCALED},
         },
     }
-    return {"$schema": DIALECT, **schema, "title": "distilcal study"}
+    return {"$schema": DIALECT, **schema, "properties": properties, "title": "distilcal study"}

@@ -240,7 +240,7 @@ class Study(Settings):
 
     name: str = Field(default="", description="Name of the study; the default is the name of its file.")
     title: str = Field(default="", description="Title of the report.")
-    scale: str = Field(default="", description="Scale at which the study was loaded.")
+    scale: str = Field(default="", description="Scale at which the study was loaded.", json_schema_extra={"readOnly": True})
     note: str = Field(default="", description="What this scale is.")
     seeds: ListOf[NonNegativeInt] = Field(default=(0,), min_length=1, description="Seeds of the models.")
     data: dict[str, Any] = Field(default_factory=dict, description="Data settings that all tasks share, as in a recipe.")
@@ -250,7 +250,11 @@ class Study(Settings):
     metrics: dict[str, MetricSettings] = Field(default_factory=dict, description="Metrics by the name used in tables.")
     grids: dict[str, GridSettings] = Field(default_factory=dict, description="Grids by name.")
     variants: ListOf[VariantSettings] = Field(default=(), description="Ablations.")
-    changes: dict[str, Any] = Field(default_factory=dict, description="Changes of each variant's stage to its base stage.")
+    changes: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Changes of each variant's stage to its base stage.",
+        json_schema_extra={"readOnly": True},
+    )
     tables: ListOf[TableSettings] = Field(default=(), description="Tables.")
     claims: ListOf[ClaimSettings] = Field(default=(), description="Claims.")
     figures: ListOf[FigureSettings] = Field(default=(), description="Figures.")
