@@ -385,10 +385,10 @@ def vectors():
         (lambda: corrupted(pictures(1), "typos", 1), "'typos' is for texts, and 'data' holds images; .* frost"),
         (lambda: corrupted(vectors(), "typos"), "'typos' is for texts, and 'table' holds vectors; leave it out"),
         (lambda: corrupted(vectors(), "fog"), "'fog' is for images, and 'table' holds vectors; leave it out"),
-        (lambda: corruptions.corruption_from("frost:"), "'frost:' has no severity .* write frost:3"),
-        (lambda: corruptions.corruption_from("frost:hard"), "'frost:hard' has no severity"),
-        (lambda: corruptions.corruption_from("frost:6"), "severity 6 of 'frost'"),
-        (lambda: corruptions.corruption_from("frots:x"), "no corruption 'frots'"),
+        (lambda: corruptions.parse_corruption("frost:"), "'frost:' has no severity .* write frost:3"),
+        (lambda: corruptions.parse_corruption("frost:hard"), "'frost:hard' has no severity"),
+        (lambda: corruptions.parse_corruption("frost:6"), "severity 6 of 'frost'"),
+        (lambda: corruptions.parse_corruption("frots:x"), "no corruption 'frots'"),
     ],
 )
 def test_what_cannot_be_done_is_said(make, words):

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.data.dataset import Choices, Dataset, Images, Texts, choices, numbered, texts
+from distilcal.data.dataset import Choices, Dataset, Images, Texts, choices, number_repeated, texts
 from distilcal.data.image_source import import_pillow, read_sheet
 from distilcal.data.sources import read_dataset
 from distilcal.data.table_source import Columns, dataset_from_table
@@ -209,7 +209,7 @@ def read_epitome(folder: Path, mechanism: str) -> Splits:
     table = _table(folder, f"{mechanism}-reddit.csv*")
     labels = np.array([int(level != "0") for level in table.texts("level")])
     posts = table.texts("sp_id")
-    ids = numbered(np.array([f"{s}-{r}" for s, r in zip(posts, table.texts("rp_id"), strict=True)]))
+    ids = number_repeated(np.array([f"{s}-{r}" for s, r in zip(posts, table.texts("rp_id"), strict=True)]))
     inputs = texts(table.texts("seeker_post"), table.texts("response_post"))
     whole = Dataset(inputs, labels, EMPATHY, ids, groups=np.array(posts))
     parts = divide(replace(whole, labels=None), "train+dev+test", (0.75, 0.05, 0.2))

@@ -62,10 +62,10 @@ def corrupted(data: Dataset, name: str, severity: int | None = None, *, seed: in
     )
 
 
-def corruption_from(text: str) -> tuple[str, int | None]:
+def parse_corruption(text: str) -> tuple[str, int | None]:
     """Name and severity of ``"frost:3"``; ``"frost"`` means all five.
 
-    >>> corruption_from("frost:3"), corruption_from("frost")
+    >>> parse_corruption("frost:3"), parse_corruption("frost")
     (('frost', 3), ('frost', None))
     """
     name, colon, level = text.partition(":")

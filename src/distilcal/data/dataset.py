@@ -1,7 +1,8 @@
-"""Datasets: examples with ids, what a model reads of them, and what is true. They know no model.
+"""Datasets: examples with ids, what a model reads of them, and their labels. They know no model.
 
 An example's input is one of four kinds: ``Texts`` (one text or a pair), ``Choices`` (a prompt and its endings), ``Images``
-(pixels) or ``Vectors`` (numbers). To add a kind, write a class with the same three methods and a class in ``models/inputs.py``.
+(pixels) or ``Vectors`` (numbers). To add a kind, write a class with the same methods and one in
+``models/inputs.py``.
 """
 
 from __future__ import annotations
@@ -20,58 +21,90 @@ from distilcal.predictions import FloatArray, IntArray, labels_from_text
 
 Role = Literal["train", "dev", "test", "ood"]
 StrArray = NDArray[Any]  # object arrays of str: fixed-width ones would take the longest text's room for each
+SEPARATOR = b"\x1f"  # between the texts of one example
+LABEL_SUM_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """One text per example, or two."""
+    """One text per example, or a pair of texts; ``texts`` builds it from any sequences.
 
-    text: StrArray  # (N,)
-    pair: StrArray | None = None  # (N,)
+    Attributes
+    ----------
+    text : ndarray of str objects, shape (N,)
+        The text, or the first of a pair.
+    pair : ndarray of str objects, shape (N,), optional
+        The second text.
+    """
+
+    text: StrArray
+    pair: StrArray | None = None
 
     def __len__(self) -> int:
         return len(self.text)
 
     def take(self, rows: NDArray[Any]) -> Texts:
+        """Return the examples with these indices."""
         return Texts(self.text[rows], None if self.pair is None else self.pair[rows])
 
     def contents(self, *, loosely: bool = False) -> Iterable[bytes]:
-        """What identifies each example; ``loosely`` ignores case and spacing."""
-        tidy = _tidy if loosely else _plain
+        """Return what identifies each example, as bytes; ``loosely`` ignores case and spacing."""
+        encode = _encode_loosely if loosely else _encode
         if self.pair is None:
-            return (tidy(t) for t in self.text)
-        return (tidy(a) + b"\x1f" + tidy(b) for a, b in zip(self.text, self.pair, strict=True))
+            return (encode(text) for text in self.text)
+        return (encode(text) + SEPARATOR + encode(pair) for text, pair in zip(self.text, self.pair, strict=True))
 
     def example(self, row: int) -> str:
+        """Return an example in a line of text."""
         return str(self.text[row]) if self.pair is None else f"{self.text[row]} ⏐ {self.pair[row]}"
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """A prompt and its possible endings, one of which is right; the classes are the positions."""
+    """A prompt and its possible endings, one of which is right; ``choices`` builds it from any sequences.
 
-    prompt: StrArray  # (N,)
-    endings: StrArray  # (N, C)
+    The classes are the positions of the endings.
+
+    Attributes
+    ----------
+    prompt : ndarray of str objects, shape (N,)
+        The text to continue.
+    endings : ndarray of str objects, shape (N, C)
+        The endings of each prompt.
+    """
+
+    prompt: StrArray
+    endings: StrArray
 
     def __len__(self) -> int:
         return len(self.prompt)
 
     def take(self, rows: NDArray[Any]) -> Choices:
+        """Return the examples with these indices."""
         return Choices(self.prompt[rows], self.endings[rows])
 
     def contents(self, *, loosely: bool = False) -> Iterable[bytes]:
-        tidy = _tidy if loosely else _plain
-        return (b"\x1f".join(tidy(t) for t in (p, *e)) for p, e in zip(self.prompt, self.endings, strict=True))
+        """Return what identifies each example, as bytes; ``loosely`` ignores case and spacing."""
+        encode = _encode_loosely if loosely else _encode
+        for prompt, endings in zip(self.prompt, self.endings, strict=True):
+            yield SEPARATOR.join(encode(text) for text in (prompt, *endings))
 
     def example(self, row: int) -> str:
+        """Return an example in a line of text."""
         return f"{self.prompt[row]} ⏐ {' / '.join(self.endings[row])}"
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Pixels, all of one size."""
+    """Pixels of images that all have one size.
 
-    pixels: NDArray[np.uint8]  # (N, H, W, 3)
+    Attributes
+    ----------
+    pixels : ndarray of uint8, shape (N, H, W, 3)
+        Red, green and blue from 0 to 255.
+    """
+
+    pixels: NDArray[np.uint8]
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4 or self.pixels.shape[3] != 3:
@@ -83,29 +116,30 @@ class Images:
         return len(self.pixels)
 
     def take(self, rows: NDArray[Any]) -> Images:
+        """Return the examples with these indices."""
         return Images(self.pixels[rows])
 
     def contents(self, *, loosely: bool = False) -> Iterable[bytes]:
+        """Return the bytes of each image; ``loosely`` has no meaning here."""
         return (image.tobytes() for image in self.pixels)
 
-    def scaled(self, side: int) -> Images:
-        """The same pictures as squares of so many pixels."""
-        from PIL import Image
-
-        if self.pixels.shape[1:3] == (side, side):
-            return self
-        return Images(np.stack([np.asarray(Image.fromarray(pixels).resize((side, side))) for pixels in self.pixels]))
-
     def example(self, row: int) -> str:
+        """Return the size of an image in words."""
         height, width = self.pixels.shape[1:3]
         return f"{width} × {height} pixels"
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Numbers: features made elsewhere, or a table."""
+    """Numbers: features that were computed elsewhere, or a table.
 
-    values: NDArray[np.float32]  # (N, D)
+    Attributes
+    ----------
+    values : ndarray of float, shape (N, D)
+        Finite numbers.
+    """
+
+    values: NDArray[np.float32]
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.dtype.kind != "f":
@@ -120,12 +154,15 @@ class Vectors:
         return len(self.values)
 
     def take(self, rows: NDArray[Any]) -> Vectors:
+        """Return the examples with these indices."""
         return Vectors(self.values[rows])
 
     def contents(self, *, loosely: bool = False) -> Iterable[bytes]:
+        """Return the bytes of each vector in float32; ``loosely`` has no meaning here."""
         return (row.tobytes() for row in np.ascontiguousarray(self.values, dtype=np.float32))
 
     def example(self, row: int) -> str:
+        """Return the size of a vector in words."""
         return f"{self.values.shape[1]} numbers"
 
 
@@ -134,12 +171,36 @@ Inputs = Texts | Choices | Images | Vectors
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples with stable ids. Labels are class indices, or names of ``classes``; without them data can only be predicted on.
+    """Examples with stable ids.
 
-    Ids that are not given are made from content, so the same example has the same id wherever it stands; a repeated one is
-    numbered. ``label_probs`` (N, K) are distributions over the classes, such as the votes of raters. ``groups`` name what must
-    not be split: a writer, a document. ``role`` says what the data may be used for: nothing is fitted on test or ood.
+    Parameters
+    ----------
+    inputs : Texts, Choices, Images or Vectors
+        What a model reads.
+    labels : array of int or str, shape (N,), optional
+        Class indices, or names of ``classes``. By default the most probable class of ``label_probs``. Data without labels
+        can only be predicted on.
+    classes : sequence of str
+        The classes in order.
+    ids : array of str, shape (N,), optional
+        Unique ids. By default they are made from content, so that the same example has the same id in any data; repeated
+        ones are numbered.
+    label_probs : array, shape (N, K), optional
+        Distributions over the classes, such as the votes of raters.
+    groups : array of str, shape (N,), optional
+        What a split must not divide: a writer, a document.
+    name : str
+        Name of the data, for messages and files.
+    role : {"train", "dev", "test", "ood"}, optional
+        What the data may be used for: nothing is fitted on test or ood.
 
+    Raises
+    ------
+    InputError
+        If the parts do not fit together.
+
+    Examples
+    --------
     >>> d = Dataset(texts(["good", "bad", "fine"]), ["pos", "neg", "pos"], classes=["neg", "pos"])
     >>> d
     Dataset('data', 3 texts, 2 classes)
@@ -157,44 +218,62 @@ class Dataset:
     role: Role | None = None
 
     def __post_init__(self) -> None:
-        n = len(self.inputs)
-        if n == 0:
+        if not len(self.inputs):
             raise InputError("there are no examples", source=self.name, remedy="give at least one")
         classes = tuple(str(c) for c in self.classes)
+        self._check_classes(classes)
+        self._check_lengths()
+        label_probs = None if self.label_probs is None else _check_distributions(self.label_probs, len(classes), self.name)
+        labels = self.labels
+        if labels is None and label_probs is not None:
+            labels = label_probs.argmax(axis=1)
+        ids = np.asarray(self.ids)
+        if not len(ids):
+            ids = number_repeated(np.array([key[:16] for key in _hashes(self.inputs.contents())]))
+        _check_unique(ids, len(self), self.name)
+        validated: dict[str, Any] = {
+            "labels": None if labels is None else _label_indices(labels, classes, self.name),
+            "classes": classes,
+            "ids": ids.astype(str),
+            "label_probs": label_probs,
+            "groups": None if self.groups is None else np.asarray(self.groups).astype(str),
+        }
+        for key, value in validated.items():
+            object.__setattr__(self, key, value)
+
+    def _check_classes(self, classes: tuple[str, ...]) -> None:
         if len(set(classes)) != len(classes):
-            raise InputError(f"a class name of {self.name!r} stands twice", remedy="give every class a name of its own")
+            repeated = next(name for name in classes if classes.count(name) > 1)
+            raise InputError(f"duplicate class {repeated!r} of {self.name!r}", remedy="give every class a name of its own")
         if (self.labels is not None or self.label_probs is not None) and len(classes) < 2:
             raise InputError(
                 f"{self.name!r} has {len(classes)} class{'' if len(classes) == 1 else 'es'}",
                 remedy="a classifier needs at least two; check the label column",
             )
-        for what, values in (("labels", self.labels), ("label_probs", self.label_probs), ("groups", self.groups)):
-            if values is not None and (len(values) != n or (what != "label_probs" and np.ndim(values) != 1)):
+
+    def _check_lengths(self) -> None:
+        for what, values, dimensions in (
+            ("labels", self.labels, 1),
+            ("label_probs", self.label_probs, 2),
+            ("groups", self.groups, 1),
+        ):
+            if values is not None and (len(values) != len(self) or np.ndim(values) != dimensions):
                 raise InputError(
-                    f"{what} of shape {np.shape(values)} for {n} examples", source=self.name, remedy="give one per example"
+                    f"{what} of shape {np.shape(values)} for {len(self)} examples",
+                    source=self.name,
+                    remedy="give one per example",
                 )
-        probs = None if self.label_probs is None else _distributions(self.label_probs, len(classes), self.name)
-        labels = probs.argmax(axis=1) if self.labels is None and probs is not None else self.labels
-        ids = np.asarray(self.ids)
-        if not len(ids):
-            ids = numbered(np.array([key[:16] for key in _hashes(self.inputs.contents())]))
-        _refuse_repeated(ids, n, self.name)
-        settled: dict[str, Any] = {
-            "labels": None if labels is None else _indices(labels, classes, self.name),
-            "classes": classes,
-            "ids": ids.astype(str),
-            "label_probs": probs,
-            "groups": None if self.groups is None else np.asarray(self.groups).astype(str),
-        }
-        for key, value in settled.items():
-            object.__setattr__(self, key, value)
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        kind = type(self.inputs).__name__.lower()
-        return f"Dataset({self.name!r}, {len(self):,} {kind}, {len(self.classes)} classes)"
+        return f"Dataset({self.name!r}, {len(self):,} {self.input_kind}, {len(self.classes)} classes)"
+
+    @property
+    def input_kind(self) -> str:
+        """What the examples are: texts, choices, images or vectors."""
+        return type(self.inputs).__name__.lower()
 
     @cached_property
     def content_keys(self) -> NDArray[np.str_]:
@@ -212,44 +291,79 @@ class Dataset:
         digest = hashlib.blake2b(digest_size=16)
         parts: list[Any] = [self.content_keys, self.ids, np.array(self.classes, dtype=str), self.labels, self.label_probs]
         for part in parts:
-            digest.update(b"none" if part is None else str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
+            if part is None:
+                digest.update(b"none")
+            else:
+                digest.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
         digest.update(type(self.inputs).__name__.encode())
         return digest.hexdigest()
 
     def select(self, rows: ArrayLike) -> Dataset:
-        """The given rows, by index or by mask."""
-        wanted = np.asarray(rows)
-        if wanted.dtype == bool:
-            wanted = np.flatnonzero(wanted)
-        if not wanted.size:
+        """Return the data with these rows only.
+
+        Parameters
+        ----------
+        rows : array of int or bool
+            Indices, or a mask.
+
+        Returns
+        -------
+        Dataset
+            The rows in this order.
+        """
+        indices = np.asarray(rows)
+        if indices.dtype == bool:
+            indices = np.flatnonzero(indices)
+        if not indices.size:
             raise InputError(f"no examples of {self.name!r} are selected", remedy="select at least one")
-
-        def pick(values: Any) -> Any:
-            return None if values is None else values[wanted]
-
         return replace(
             self,
-            inputs=self.inputs.take(wanted),
-            labels=pick(self.labels),
-            ids=self.ids[wanted],
-            label_probs=pick(self.label_probs),
-            groups=pick(self.groups),
+            inputs=self.inputs.take(indices),
+            labels=None if self.labels is None else self.labels[indices],
+            ids=self.ids[indices],
+            label_probs=None if self.label_probs is None else self.label_probs[indices],
+            groups=None if self.groups is None else self.groups[indices],
         )
 
     def sample(self, count: int, *, seed: int) -> Dataset:
-        """At most ``count`` examples, each class in its share, in the original order."""
-        return self if count >= len(self) else self.split(count / len(self), seed=seed, grouped=False)[0]
+        """Return at most this many examples, each class in its share, in the original order."""
+        if count >= len(self):
+            return self
+        return self.split(count / len(self), seed=seed, grouped=False)[0]
 
     def split(self, fraction: float, *, seed: int, grouped: bool = True) -> tuple[Dataset, Dataset]:
-        """Two disjoint parts, the first with about ``fraction`` of the examples, in the original order.
+        """Divide the data at random in two parts.
 
-        Members of one group stay together; without groups, examples that read the same do. Each class is divided in that
-        proportion as far as groups allow.
+        Each class is divided in proportion as far as groups allow.
+
+        Parameters
+        ----------
+        fraction : float
+            Size of the first part, about this share of the examples.
+        seed : int
+            Seed of the division.
+        grouped : bool
+            Whether members of one group stay together; without groups, examples that read the same do.
+
+        Returns
+        -------
+        tuple of Dataset
+            The two parts, in the original order.
+
+        Examples
+        --------
+        >>> data = Dataset(texts([f"text {i}" for i in range(10)]), [0, 1] * 5, ("a", "b"))
+        >>> data.split(0.2, seed=0)
+        (Dataset('data', 2 texts, 2 classes), Dataset('data', 8 texts, 2 classes))
         """
         if not 0 < fraction < 1:
             raise InputError(f"fraction {fraction} is not between 0 and 1")
-        together = self.loose_keys if self.groups is None else self.groups
-        keys = together if grouped else np.arange(len(self)).astype(str)
+        if not grouped:
+            keys = np.arange(len(self)).astype(str)
+        elif self.groups is not None:
+            keys = self.groups
+        else:
+            keys = self.loose_keys
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) < 2:
             raise InputError(f"{self.name!r} has one group, which cannot be split", remedy="give more groups, or none")
@@ -259,47 +373,100 @@ class Dataset:
         order = np.lexsort((rng.random(len(first)), label))
         # Systematic sampling along groups sorted by class, each group with the same chance whatever its size.
         steps = np.floor(fraction * np.arange(len(first) + 1) + rng.random())
-        taken = np.zeros(len(first), dtype=bool)
-        taken[order[np.diff(steps) > 0]] = True
+        chosen = np.zeros(len(first), dtype=bool)
+        chosen[order[np.diff(steps) > 0]] = True
         if size.max() > 1:
-            taken = _nearest_count(taken, size, fraction * len(self), rng)
-        if not taken.any() or taken.all():
-            taken[order[0]] = not taken[order[0]]
-        inside = taken[group]
-        return self.select(inside), self.select(~inside)
+            chosen = _approach_count(chosen, size, fraction * len(self), rng)
+        if not chosen.any() or chosen.all():
+            chosen[order[0]] = not chosen[order[0]]
+        in_first_part = chosen[group]
+        return self.select(in_first_part), self.select(~in_first_part)
 
     def with_role(self, role: Role, name: str | None = None) -> Dataset:
-        """The same data for another use."""
+        """Return the same data for another use, and under another name if one is given."""
         return replace(self, role=role, name=self.name if name is None else name)
 
     def with_classes(self, classes: Sequence[str]) -> Dataset:
-        """The same data with the classes in the given order, matched by name; classes that are not there yet may be added."""
-        wanted = tuple(str(c) for c in classes)
-        if wanted == self.classes:
+        """Return the same data with the classes in another order.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            The classes of the data in any order, matched by name; there may be more of them.
+
+        Returns
+        -------
+        Dataset
+            The data with labels and label distributions in this order.
+
+        Raises
+        ------
+        InputError
+            If a class of the data is not among them.
+        """
+        classes = tuple(str(c) for c in classes)
+        if classes == self.classes:
             return self
-        unknown = [c for c in self.classes if c not in wanted]
-        if unknown:
-            raise InputError(
-                f"{self.name!r} has the class {unknown[0]!r}, which is not among {list_names(wanted)}",
-                remedy="use the same class names everywhere",
-            )
-        columns = np.array([wanted.index(c) for c in self.classes], dtype=np.int64)
-        probs = None
+        for name in self.classes:
+            if name not in classes:
+                raise InputError(
+                    f"{self.name!r} has the class {name!r}, which is not among {list_names(classes)}",
+                    remedy="use the same class names everywhere",
+                )
+        columns = np.array([classes.index(name) for name in self.classes], dtype=np.int64)
+        labels = None if self.labels is None else columns[self.labels]
+        label_probs = None
         if self.label_probs is not None:
-            probs = np.zeros((len(self), len(wanted)))
-            probs[:, columns] = self.label_probs
-        return replace(self, labels=None if self.labels is None else columns[self.labels], classes=wanted, label_probs=probs)
+            label_probs = np.zeros((len(self), len(classes)))
+            label_probs[:, columns] = self.label_probs
+        return replace(self, labels=labels, classes=classes, label_probs=label_probs)
 
 
 def texts(text: Sequence[str] | StrArray, pair: Sequence[str] | StrArray | None = None) -> Texts:
-    """Texts from any sequences of strings."""
+    """Return texts, or pairs of texts, from sequences of strings.
+
+    Parameters
+    ----------
+    text : sequence of str
+        One text per example.
+    pair : sequence of str, optional
+        The second text of each example.
+
+    Returns
+    -------
+    Texts
+        The inputs of a Dataset.
+
+    Examples
+    --------
+    >>> texts(["It rains."], ["It is wet."]).example(0)
+    'It rains. ⏐ It is wet.'
+    """
     return Texts(_objects(text), None if pair is None else _objects(pair))
 
 
 def choices(prompt: Sequence[str] | StrArray, endings: Sequence[Sequence[str]] | StrArray) -> Choices:
-    """Choices from prompts and equally many endings for each."""
-    rows = [list(e) for e in endings]
-    counts = {len(e) for e in rows}
+    """Return prompts with their endings from sequences of strings.
+
+    Parameters
+    ----------
+    prompt : sequence of str
+        One prompt per example.
+    endings : sequence of sequences of str
+        The endings of each prompt; all prompts have equally many, at least two.
+
+    Returns
+    -------
+    Choices
+        The inputs of a Dataset.
+
+    Examples
+    --------
+    >>> choices(["The cat"], [["sleeps.", "divides."]]).endings.shape
+    (1, 2)
+    """
+    rows = [list(row) for row in endings]
+    counts = {len(row) for row in rows}
     if len(counts) != 1 or counts <= {0, 1}:
         raise InputError(f"examples have {sorted(counts)} choices", remedy="give every example the same number, at least two")
     table = np.empty((len(rows), counts.pop()), dtype=object)
@@ -308,19 +475,51 @@ def choices(prompt: Sequence[str] | StrArray, endings: Sequence[Sequence[str]] |
 
 
 def overlap(a: Dataset, b: Dataset) -> IntArray:
-    """Rows of ``b`` whose content stands in ``a`` too, ignoring case and spacing of text."""
+    """Return the rows of ``b`` whose content is in ``a`` too, ignoring case and spacing of text.
+
+    Parameters
+    ----------
+    a, b : Dataset
+        Data with the same kind of inputs.
+
+    Returns
+    -------
+    ndarray of int
+        Indices into ``b``.
+
+    Examples
+    --------
+    >>> overlap(Dataset(texts(["One", "two"])), Dataset(texts(["three", "one"]))).tolist()
+    [1]
+    """
     return np.flatnonzero(np.isin(b.loose_keys, a.loose_keys))
+
+
+def number_repeated(keys: NDArray[np.str_]) -> NDArray[np.str_]:
+    """Return unique ids: the second and later of equal keys are numbered in order.
+
+    >>> number_repeated(np.array(["a", "b", "a"])).tolist()
+    ['a', 'b', 'a-2']
+    """
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    start = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    if len(start) == len(keys):
+        return keys
+    occurrence = np.empty(len(keys), dtype=np.int64)
+    occurrence[order] = np.arange(len(keys)) - np.repeat(start, np.diff(np.r_[start, len(keys)]))
+    return np.array([key if n == 0 else f"{key}-{n + 1}" for key, n in zip(keys, occurrence, strict=True)])
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _plain(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _tidy(text: str) -> bytes:
-    return _plain(" ".join(text.casefold().split()))
+def _encode_loosely(text: str) -> bytes:
+    return _encode(" ".join(text.casefold().split()))
 
 
 def _hashes(contents: Iterable[bytes]) -> list[str]:
@@ -329,35 +528,26 @@ def _hashes(contents: Iterable[bytes]) -> list[str]:
 
 def _objects(values: Sequence[str] | StrArray) -> StrArray:
     column = np.empty(len(values), dtype=object)
-    # Half of a surrogate pair is no character, and no tokeniser takes it.
-    column[:] = [str(v).encode("utf-8", "replace").decode() for v in values]
+    # Half of a surrogate pair is no character, and no tokeniser accepts it.
+    column[:] = [str(value).encode("utf-8", "replace").decode() for value in values]
     return column
 
 
-def numbered(keys: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Unique ids: the second and later of equal keys are numbered in order."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    start = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    if len(start) == len(keys):
-        return keys
-    place = np.empty(len(keys), dtype=np.int64)
-    place[order] = np.arange(len(keys)) - np.repeat(start, np.diff(np.r_[start, len(keys)]))
-    return np.array([key if p == 0 else f"{key}-{p + 1}" for key, p in zip(keys, place, strict=True)])
-
-
-def _refuse_repeated(ids: NDArray[Any], n: int, name: str) -> None:
+def _check_unique(ids: NDArray[Any], n: int, name: str) -> None:
     if ids.shape != (n,):
         raise InputError(f"{ids.size} ids for {n} examples", source=name, remedy="give one per example")
     distinct, first = np.unique(ids, return_index=True)
     if len(distinct) < n:
         row = int(np.setdiff1d(np.arange(n), first)[0])
         raise InputError(
-            f"id {str(ids[row])!r} stands twice", source=name, row=row, remedy="give unique ids, or none: they are then made"
+            f"duplicate id {str(ids[row])!r}",
+            source=name,
+            row=row,
+            remedy="give unique ids, or none to have them made from content",
         )
 
 
-def _indices(labels: ArrayLike, classes: tuple[str, ...], name: str) -> IntArray:
+def _label_indices(labels: ArrayLike, classes: tuple[str, ...], name: str) -> IntArray:
     values = np.asarray(labels)
     if values.dtype.kind in "USO":
         try:
@@ -374,12 +564,13 @@ def _indices(labels: ArrayLike, classes: tuple[str, ...], name: str) -> IntArray
     return values.astype(np.int64, copy=False)
 
 
-def _distributions(values: ArrayLike, classes: int, name: str) -> FloatArray:
+def _check_distributions(values: ArrayLike, classes: int, name: str) -> FloatArray:
+    """Return distributions over the classes, divided by their sums."""
     probs = np.asarray(values, dtype=np.float64)
     if probs.ndim != 2 or probs.shape[1] != classes:
         raise InputError(f"label_probs of shape {probs.shape} for {classes} classes", source=name)
     total = probs.sum(axis=1)
-    bad = ~((probs >= 0).all(axis=1) & (np.abs(total - 1) <= 1e-3))
+    bad = ~((probs >= 0).all(axis=1) & (np.abs(total - 1) <= LABEL_SUM_TOLERANCE))
     if bad.any():
         row = int(bad.argmax())
         raise InputError(
@@ -392,14 +583,14 @@ def _distributions(values: ArrayLike, classes: int, name: str) -> FloatArray:
     return normalised
 
 
-def _nearest_count(
-    taken: NDArray[np.bool_], size: NDArray[np.int64], wanted: float, rng: np.random.Generator
+def _approach_count(
+    chosen: NDArray[np.bool_], size: NDArray[np.int64], target: float, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Large groups overshoot: drop or add groups at random while that brings the count nearer to the wanted one."""
-    count = float(size[taken].sum())
-    for g in rng.permutation(len(size)):
-        change = -size[g] if taken[g] else size[g]
-        if abs(count + change - wanted) < abs(count - wanted):
-            taken[g] = not taken[g]
+    """Add or drop groups at random while that brings the number of examples nearer to the target: large ones overshoot."""
+    count = float(size[chosen].sum())
+    for group in rng.permutation(len(size)):
+        change = -size[group] if chosen[group] else size[group]
+        if abs(count + change - target) < abs(count - target):
+            chosen[group] = not chosen[group]
             count += change
-    return taken
+    return chosen

@@ -55,6 +55,18 @@ def read_sheet(path: Path, *, side: int, across: int = 100) -> Images:
     return Images(grid.swapaxes(1, 2).reshape(-1, side, side, 3))
 
 
+def resize_images(images: Images, side: int) -> Images:
+    """Return the images as squares of this many pixels a side.
+
+    >>> resize_images(Images(np.zeros((2, 6, 4, 3), np.uint8)), 8).pixels.shape
+    (2, 8, 8, 3)
+    """
+    if images.pixels.shape[1:3] == (side, side):
+        return images
+    pillow = import_pillow()
+    return Images(np.stack([np.asarray(pillow.fromarray(pixels).resize((side, side))) for pixels in images.pixels]))
+
+
 def read_image_folder(path: Path, classes: Sequence[str] | None = None, size: int | None = None) -> Dataset:
     """Read pictures that are laid out as ``CLASS/PICTURE.png``.
 

@@ -1,35 +1,75 @@
-"""Train, dev, test and other domains, read as the settings say, with what they share by content."""
+"""Splits: the train, dev and test data of a recipe and its other domains, and which examples they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from distilcal.config.schema import DataSettings
 from distilcal.data.catalogue import load_benchmark
-from distilcal.data.corruptions import corrupted, corruption_from
+from distilcal.data.corruptions import corrupted, parse_corruption
 from distilcal.data.dataset import Choices, Dataset, Images, Role, overlap
+from distilcal.data.image_source import resize_images
 from distilcal.data.sources import read_dataset
 from distilcal.data.table_source import Columns
 from distilcal.errors import InputError
 
-BENCHMARK = "benchmark:"
+BENCHMARK_PREFIX = "benchmark:"
+# Which split of a benchmark serves as dev or test set of another training set, in this order.
+SUBSTITUTES: dict[Role, tuple[str, ...]] = {
+    "train": ("train",),
+    "dev": ("dev", "test", "train"),
+    "test": ("test", "dev", "train"),
+    "ood": ("test", "dev", "train"),
+}
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Examples of one split that stand in another too."""
+    """Examples of one split that another one holds too.
+
+    Attributes
+    ----------
+    first, second : str
+        Names of the splits.
+    rows : int
+        How many examples of the second are in the first.
+    share : float
+        The same as a fraction of the second.
+    """
 
     first: str
     second: str
-    rows: int  # of the second
+    rows: int
     share: float
 
 
 @dataclass(frozen=True)
 class Splits:
-    """What is trained on, what is chosen on, and what is only looked at in the end."""
+    """The data of a recipe.
+
+    Attributes
+    ----------
+    train : Dataset
+        What models are trained on.
+    dev : Dataset
+        What epochs, settings and calibrators are chosen on.
+    test : Dataset
+        What is only evaluated at the end.
+    ood : tuple of Dataset
+        Other domains and corruptions, also only evaluated.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distilcal.data import texts
+    >>> train, dev, test = (
+    ...     Dataset(texts(words), np.array([0, 1]), ("a", "b"), name=name)
+    ...     for name, words in (("train", ["x", "y"]), ("dev", ["u", "v"]), ("test", ["Y", "w"]))
+    ... )
+    >>> Splits(train, dev, test).overlaps()
+    [Overlap(first='train', second='test', rows=1, share=0.5)]
+    """
 
     train: Dataset
     dev: Dataset
@@ -40,90 +80,150 @@ class Splits:
         return iter((self.train, self.dev, self.test, *self.ood))
 
     def overlaps(self) -> list[Overlap]:
-        """Every later split against train, and test against dev; only what is shared."""
-        pairs = [(self.train, other) for other in (self.dev, self.test, *self.ood)] + [(self.dev, self.test)]
-        found = [(a.name, b.name, overlap(a, b), len(b)) for a, b in pairs]
-        return [Overlap(a, b, len(rows), len(rows) / count) for a, b, rows, count in found if len(rows)]
+        """Return what every other split shares with train, and test with dev, by content."""
+        pairs = [(self.train, other) for other in (self.dev, self.test, *self.ood)]
+        pairs.append((self.dev, self.test))
+        overlaps = []
+        for first, second in pairs:
+            rows = len(overlap(first, second))
+            if rows:
+                overlaps.append(Overlap(first.name, second.name, rows, rows / len(second)))
+        return overlaps
 
 
 def read_splits(settings: DataSettings) -> Splits:
-    """The splits that the settings describe; dev and test are held out of train where none are given.
+    """Read the splits that settings describe.
 
-    Corruptions are of the test as it is in the end, so that their figures stand beside those of the same examples.
+    Dev and test data that the settings do not name are those of the benchmark, or else held out of train. Corruptions are
+    made of the final test set, so that their results are about the same examples.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        The ``[data]`` section of a recipe.
+
+    Returns
+    -------
+    Splits
+        The splits, each with its role, named train, dev, test, and after their sources.
+
+    Raises
+    ------
+    InputError
+        If a source is invalid, or the sources do not hold the same kind of data and classes.
     """
-    corruptions = [corruption_from(said) for said in settings.corrupt]
-    columns = Columns(settings.text, settings.pair, settings.choices, settings.label, settings.id, settings.group)
-    size = settings.size or None
-    classes = settings.classes or None
-
-    def read(source: str, role: Role, classes: tuple[str, ...] | None) -> Dataset:
-        if source.startswith(BENCHMARK):
-            name = source.removeprefix(BENCHMARK)
-            parts = load_benchmark(name)
-            made = next(parts[part] for part in _preferred(role) if part in parts)
-            made = made if classes is None else made.with_classes(classes)
-            return made.with_role(role, name)
-        # Numbers count in an order that only the user knows, unless the classes are numbers themselves.
-        return read_dataset(source, columns=columns, classes=classes, role=role, size=size, by_index=bool(settings.classes))
-
-    parts = load_benchmark(settings.train.removeprefix(BENCHMARK)) if settings.train.startswith(BENCHMARK) else {}
-    if parts and "train" not in parts:
-        raise InputError(f"{settings.train!r} has no training split", remedy=f"use its {', '.join(parts)} as test or ood")
-    train = parts["train"] if parts else read(settings.train, "train", classes)
-    train = train if classes is None else train.with_classes(classes)
-    classes = train.classes
-    held: dict[str, Dataset] = {}
-    whole: int | None = None  # both fractions are of what train was before any of it was held out
-    given = (("test", settings.test, settings.test_fraction), ("dev", settings.dev, settings.dev_fraction))
-    for role, source, fraction in given:
-        if source:
-            held[role] = read(source, cast(Role, role), classes)
-        elif role in parts:
-            held[role] = parts[role].with_classes(classes)
-        else:
-            whole = len(train) if whole is None else whole
-            held[role], train = train.split(fraction * whole / len(train), seed=settings.seed)
-    train = train.sample(settings.limit, seed=settings.seed) if settings.limit else train
-    later = [held["dev"], held["test"], *(read(source, "ood", classes) for source in settings.ood)]
+    corruptions = [parse_corruption(text) for text in settings.corrupt]
+    train, dev, test = _read_train_dev_test(settings)
+    ood = [_read_source(source, settings, "ood", train.classes) for source in settings.ood]
+    if settings.limit:
+        train = train.sample(settings.limit, seed=settings.seed)
     if settings.limit_test:
-        later = [data.sample(settings.limit_test, seed=settings.seed) for data in later]
-    reserved = [name if severity is None else f"{name}-{severity}" for name, severity in corruptions]
-    if settings.size:  # benchmarks come as they are; other sources are read at this size
-        train, *later = (_scaled(data, settings.size) for data in (train, *later))
-    named = _distinct([data.name for data in later[2:]], ("train", "dev", "test", *reserved))
-    roles: list[tuple[Dataset, Role, str]] = [(later[0], "dev", "dev"), (later[1], "test", "test")]
-    roles += [(data, "ood", name) for data, name in zip(later[2:], named, strict=True)]
-    made = [data.with_role(role, name) for data, role, name in roles]
-    _check_kinds(train, made)
-    made += [corrupted(made[1], name, severity, seed=settings.seed) for name, severity in corruptions]
-    return Splits(replace(train, role="train", name="train"), made[0], made[1], tuple(made[2:]))
+        dev = dev.sample(settings.limit_test, seed=settings.seed)
+        test = test.sample(settings.limit_test, seed=settings.seed)
+        ood = [data.sample(settings.limit_test, seed=settings.seed) for data in ood]
+    if settings.size:  # images of benchmarks have their own size; other sources may too
+        train, dev, test, *ood = (_resize(data, settings.size) for data in (train, dev, test, *ood))
+    reserved = ["train", "dev", "test"]
+    reserved += [name if severity is None else f"{name}-{severity}" for name, severity in corruptions]
+    names = _unique_names([data.name for data in ood], reserved)
+    train = train.with_role("train", "train")
+    dev = dev.with_role("dev", "dev")
+    test = test.with_role("test", "test")
+    ood = [data.with_role("ood", name) for data, name in zip(ood, names, strict=True)]
+    for data in (dev, test, *ood):
+        _check_same_kind(train, data)
+    ood += [corrupted(test, name, severity, seed=settings.seed) for name, severity in corruptions]
+    return Splits(train, dev, test, tuple(ood))
 
 
-def _preferred(role: Role) -> tuple[str, ...]:
-    return ("train",) if role == "train" else ("dev", "test", "train") if role == "dev" else ("test", "dev", "train")
+def _read_train_dev_test(settings: DataSettings) -> tuple[Dataset, Dataset, Dataset]:
+    benchmark: dict[str, Dataset] = {}
+    if settings.train.startswith(BENCHMARK_PREFIX):
+        benchmark = load_benchmark(settings.train.removeprefix(BENCHMARK_PREFIX))
+        if "train" not in benchmark:
+            raise InputError(
+                f"{settings.train!r} has no training split", remedy=f"use its {', '.join(benchmark)} as test or ood"
+            )
+        train = benchmark["train"]
+    else:
+        train = _read_source(settings.train, settings, "train", settings.classes or None)
+    if settings.classes:
+        train = train.with_classes(settings.classes)
+    size_before_split = len(train)  # both fractions are of this size
+    test, train = _read_or_hold_out(
+        train, settings, "test", settings.test, benchmark, rows=settings.test_fraction * size_before_split
+    )
+    dev, train = _read_or_hold_out(
+        train, settings, "dev", settings.dev, benchmark, rows=settings.dev_fraction * size_before_split
+    )
+    return train, dev, test
 
 
-def _distinct(names: list[str], taken: Sequence[str]) -> list[str]:
-    """Names that are no two alike and none of those that are taken."""
-    made: list[str] = []
+def _read_or_hold_out(
+    train: Dataset, settings: DataSettings, role: Role, source: str, benchmark: dict[str, Dataset], rows: float
+) -> tuple[Dataset, Dataset]:
+    """Return the dev or test data, and what is left of train."""
+    if source:
+        return _read_source(source, settings, role, train.classes), train
+    if role in benchmark:
+        return benchmark[role].with_classes(train.classes), train
+    return train.split(rows / len(train), seed=settings.seed)
+
+
+def _read_source(source: str, settings: DataSettings, role: Role, classes: Sequence[str] | None) -> Dataset:
+    if source.startswith(BENCHMARK_PREFIX):
+        return _read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
+    columns = Columns(
+        text=settings.text,
+        pair=settings.pair,
+        choices=settings.choices,
+        label=settings.label,
+        id=settings.id,
+        group=settings.group,
+    )
+    # The order in which labels are numbered is known only if the user listed the classes.
+    return read_dataset(
+        source,
+        columns=columns,
+        classes=classes,
+        role=role,
+        size=settings.size or None,
+        by_index=bool(settings.classes),
+    )
+
+
+def _read_benchmark(name: str, role: Role, classes: Sequence[str] | None) -> Dataset:
+    splits = load_benchmark(name)
+    data = next(splits[split] for split in SUBSTITUTES[role] if split in splits)
+    if classes is not None:
+        data = data.with_classes(classes)
+    return data.with_role(role, name)
+
+
+def _unique_names(names: Sequence[str], reserved: Collection[str]) -> list[str]:
+    """Number names that are equal to another one or reserved."""
+    unique: list[str] = []
     for name in names:
-        new, number = name, 2
-        while new in made or new in taken:
-            new, number = f"{name}-{number}", number + 1
-        made.append(new)
-    return made
+        candidate, number = name, 2
+        while candidate in unique or candidate in reserved:
+            candidate, number = f"{name}-{number}", number + 1
+        unique.append(candidate)
+    return unique
 
 
-def _scaled(data: Dataset, side: int) -> Dataset:
-    return replace(data, inputs=data.inputs.scaled(side)) if isinstance(data.inputs, Images) else data
+def _resize(data: Dataset, side: int) -> Dataset:
+    if not isinstance(data.inputs, Images):
+        return data
+    return replace(data, inputs=resize_images(data.inputs, side))
 
 
-def _check_kinds(train: Dataset, others: list[Dataset]) -> None:
-    for data in others:
-        if type(data.inputs) is not type(train.inputs):
-            ours, theirs = (type(d.inputs).__name__.lower() for d in (train, data))
-            raise InputError(f"train holds {ours}, {data.name!r} {theirs}", remedy="give the same kind of data everywhere")
-        if isinstance(train.inputs, Choices) and isinstance(data.inputs, Choices):
-            counts = train.inputs.endings.shape[1], data.inputs.endings.shape[1]
-            if counts[0] != counts[1]:
-                raise InputError(f"train has {counts[0]} choices, {data.name!r} {counts[1]}", remedy="give as many everywhere")
+def _check_same_kind(train: Dataset, other: Dataset) -> None:
+    if type(other.inputs) is not type(train.inputs):
+        raise InputError(
+            f"train holds {train.input_kind}, {other.name!r} {other.input_kind}",
+            remedy="give the same kind of data everywhere",
+        )
+    if isinstance(train.inputs, Choices) and isinstance(other.inputs, Choices):
+        expected, count = train.inputs.endings.shape[1], other.inputs.endings.shape[1]
+        if count != expected:
+            raise InputError(f"train has {expected} choices, {other.name!r} {count}", remedy="give as many everywhere")
