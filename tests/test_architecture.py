@@ -14,6 +14,7 @@ ORDER = [
     "errors",
     "io",
     "config",
+    "softmax",
     "predictions",
     "io.predictions",
     "metrics",

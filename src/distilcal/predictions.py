@@ -1,4 +1,4 @@
-"""Predictions: what a classifier said about a set of examples, and what was true.
+"""Predictions: what a classifier predicted for a set of examples, and their labels.
 
 Everything before a model makes Predictions, everything after reads them. They are NumPy arrays behind one validated, frozen
 dataclass; files are read and written by ``distilcal.io.predictions``.
@@ -10,29 +10,55 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distilcal.errors import InputError, list_names
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from distilcal.softmax import FloatArray as FloatArray
+from distilcal.softmax import IntArray as IntArray
+from distilcal.softmax import Softmax, softmax_rows
 
 ROW_SUM_TOLERANCE = 1e-3  # probabilities printed with few digits pass, percentages and logits do not
+ROUNDING = 1e-12  # a row sum that is this near to one is one but for rounding
 LARGEST_LOGIT = 1e150  # beyond, the difference of two logits may overflow
-BLOCK_ENTRIES = 1 << 16  # softmax works on blocks of rows that stay in the processor's cache
+SMALLEST_CONFIDENCE = 0.001
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Logits (N, K), labels (N,), and what names them.
+    """Logits, labels, ids and class names of a set of examples.
 
-    ``labels`` are class indices, or class names when ``classes`` is given. ``ids`` tie rows of two sets together; without
-    them rows can only be matched by position. ``label_probs`` (N, K) holds human label distributions. Probabilities enter
-    through :meth:`from_probs` only: a unit is never guessed from values.
+    Probabilities enter through :meth:`from_probs`: a unit is never guessed from values.
+    The arrays are read-only views; the caller's own arrays are neither copied nor locked, so do not change them.
 
+    Parameters
+    ----------
+    logits : array, shape (N, K)
+        Scores before the softmax, in float32 or float64; other types are converted.
+    labels : array of int or str, shape (N,)
+        Class indices, or class names when ``classes`` is given.
+    ids : array of str, shape (N,), optional
+        Unique ids, which match the rows of two sets. Without them rows can only be matched by position.
+    classes : sequence of str, optional
+        Names of the columns. By default "0", "1", …
+    label_probs : array, shape (N, K), optional
+        Human label distributions.
+    name : str
+        Name of the set, for messages, tables and files.
+    given_probs : array, shape (N, K), optional
+        Set by :meth:`from_probs`: the probabilities as they were given. A logit is -inf only where they are exactly 0.
+    confidence_only : bool
+        Set by :meth:`from_confidences`: only metrics of the predicted class have a meaning.
+
+    Raises
+    ------
+    InputError
+        If a value is invalid or the parts do not fit together, with the row.
+
+    Examples
+    --------
     >>> p = Predictions([[2.0, 0.0], [0.0, 1.0]], ["cat", "cat"], classes=["cat", "dog"], name="dev")
     >>> p
     Predictions('dev', 2 rows, 2 classes)
@@ -40,133 +66,168 @@ class Predictions:
     ([0, 1], [0.881, 0.731])
     """
 
-    logits: NDArray[Any]  # (N, K) float32 or float64; -inf only where given_probs is exactly 0
-    labels: NDArray[Any]  # (N,) int64
-    ids: NDArray[np.str_] | None = None  # (N,) unique
-    classes: tuple[str, ...] = ()  # None or empty: "0", "1", …
-    label_probs: FloatArray | None = None  # (N, K) human votes
+    logits: NDArray[Any]
+    labels: NDArray[Any]
+    ids: NDArray[np.str_] | None = None
+    classes: tuple[str, ...] = ()
+    label_probs: FloatArray | None = None
     name: str = "predictions"
-    given_probs: FloatArray | None = field(default=None, repr=False, kw_only=True)  # (N, K) as the user gave them
-    confidence_only: bool = field(default=False, kw_only=True)  # made by from_confidences: only top-label figures mean anything
+    given_probs: FloatArray | None = field(default=None, repr=False, kw_only=True)
+    confidence_only: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        logits = _matrix(self.logits, "logits")
-        if logits.dtype not in (np.float32, np.float64):
-            logits = logits.astype(np.float32 if logits.dtype == np.float16 else np.float64)
+        logits = _float_logits(self.logits)
         n, k = logits.shape
         if n == 0:
             raise InputError("there are no rows", remedy="give at least one prediction")
         if k < 2:
-            raise InputError("there is only one class", remedy="give one column per class; a binary classifier has two")
-        if self.given_probs is None and not (float(logits.min()) >= -LARGEST_LOGIT and float(logits.max()) <= LARGEST_LOGIT):
-            fine = np.abs(logits.astype(np.float64)) <= LARGEST_LOGIT  # false for NaN
-            row = _first(~fine.all(axis=1))
-            raise InputError(
-                f"a logit is {logits[row][~fine[row]][0]:g}",
-                row=row,
-                remedy="give finite logits, or probabilities where a class cannot happen",
-            )
-        classes = tuple(str(c) for c in self.classes or ()) or tuple(str(c) for c in range(k))
-        if len(classes) != k:
-            raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
-        for c in classes:
-            if not c.strip() or c.encode("utf-8", "replace").decode() != c:
-                raise InputError(f"{c!r} is no name for a class", remedy="give every class a name in readable text")
-        if len(set(classes)) != k:
-            repeated = next(c for c in classes if classes.count(c) > 1)
-            raise InputError(f"class name {repeated!r} stands twice", remedy="give every class a name of its own")
-        values: dict[str, Any] = {
+            raise _one_class()
+        if self.given_probs is None:
+            _check_finite(logits)
+        assert self.given_probs is None or self.given_probs.shape == (n, k)
+        classes = _class_names(self.classes, k)
+        validated: dict[str, Any] = {
             "logits": logits,
             "labels": _label_indices(self.labels, classes, n),
             "ids": None if self.ids is None else _unique_ids(self.ids, n),
             "classes": classes,
-            "label_probs": None if self.label_probs is None else _votes(self.label_probs, (n, k)),
+            "label_probs": None if self.label_probs is None else _label_distributions(self.label_probs, (n, k)),
             "given_probs": self.given_probs,
         }
-        assert self.given_probs is None or self.given_probs.shape == (n, k)
-        for key, value in values.items():
+        for key, value in validated.items():
             if isinstance(value, np.ndarray):
-                value = value.view()  # read-only for us; the caller's own array is neither copied nor locked: do not change it
+                value = value.view()
                 value.flags.writeable = False
             object.__setattr__(self, key, value)
 
-    # ---- ways in -------------------------------------------------------------------------------------------------------
+    # ---- constructors --------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_logits(cls, logits: ArrayLike, labels: ArrayLike, **names: Any) -> Predictions:
-        """Predictions from scores before the softmax; half precision is raised to single before anything is computed."""
-        return cls(_matrix(logits, "logits"), np.asarray(labels), **names)
+        """Return predictions from scores before the softmax.
+
+        Parameters
+        ----------
+        logits : array, shape (N, K)
+            Finite scores. Half precision is raised to single before anything is computed.
+        labels : array of int or str, shape (N,)
+            Class indices or names.
+        **names
+            ``ids``, ``classes``, ``label_probs`` and ``name``, as for the class.
+
+        Returns
+        -------
+        Predictions
+            The predictions.
+
+        Examples
+        --------
+        >>> Predictions.from_logits([[1.0, 2.0, 0.0]], [1]).predicted.tolist()
+        [1]
+        """
+        return cls(_number_matrix(logits, "logits"), np.asarray(labels), **names)
 
     @classmethod
     def from_probs(
         cls, probs: ArrayLike, labels: ArrayLike, *, tolerance: float = ROW_SUM_TOLERANCE, **names: Any
     ) -> Predictions:
-        """Predictions from probabilities. Rows must sum to one within ``tolerance`` and are then divided by their sum.
+        """Return predictions from probabilities.
 
         An exact zero stays an exact zero: its logit is -inf, its probability 0 and the NLL of such a label is infinite.
 
+        Parameters
+        ----------
+        probs : array, shape (N, K)
+            Probabilities, whose rows are divided by their sums.
+        labels : array of int or str, shape (N,)
+            Class indices or names.
+        tolerance : float
+            How far a row may be from summing to one.
+        **names
+            ``ids``, ``classes``, ``label_probs`` and ``name``, as for the class.
+
+        Returns
+        -------
+        Predictions
+            The predictions.
+
+        Examples
+        --------
         >>> Predictions.from_probs([[0.7, 0.3, 0.0]], [0]).probs.tolist()
         [[0.7, 0.3, 0.0]]
         """
-        probs = _distributions(probs, tolerance, "probabilities")
-        with np.errstate(divide="ignore"):
-            logits = np.log(probs)
-        return cls(logits, np.asarray(labels), given_probs=probs, **names)
+        normalised = _check_distributions(probs, tolerance, "probabilities")
+        return cls(_log(normalised), np.asarray(labels), given_probs=normalised, **names)
 
     @classmethod
     def from_confidences(cls, confidence: ArrayLike, correct: ArrayLike, **names: Any) -> Predictions:
-        """Predictions from a top-label confidence and whether the prediction was right.
+        """Return predictions from a confidence in the predicted class and whether it was right.
 
         Column 0 stands for the predicted class; the rest of the probability is spread over as many other classes as keep
-        it the largest. Accuracy and every top-label figure are exact, anything about single classes is not known.
+        it the largest. Accuracy and every metric of the predicted class are exact; nothing is known about single classes.
 
+        Parameters
+        ----------
+        confidence : array, shape (N,)
+            Probability of the predicted class, from 0.001 to 1.
+        correct : array of bool, shape (N,)
+            Whether the prediction was right.
+        **names
+            ``ids`` and ``name``, as for the class.
+
+        Returns
+        -------
+        Predictions
+            The predictions, with ``confidence_only`` set.
+
+        Examples
+        --------
         >>> Predictions.from_confidences([0.9, 0.4], [True, False]).confidence.tolist()
         [0.9, 0.4]
         """
-        r, right = np.asarray(confidence).ravel(), np.asarray(correct).ravel()
-        if len(r) and (r.dtype.kind not in "fiu" or right.dtype.kind not in "fiub"):
-            raise InputError("confidences and outcomes are not all numbers", remedy="give fractions, and 1 or 0")
-        r = r.astype(np.float64)
-        if len(r) == 0:
-            raise InputError("there are no rows", remedy="give at least one prediction")
-        if len(r) != len(right):
-            raise InputError(f"{len(r)} confidences for {len(right)} outcomes", remedy="give one outcome per confidence")
-        bad = ~((r >= 0.001) & (r <= 1.0))
-        if bad.any():
-            raise InputError(
-                f"confidence {r[_first(bad)]:g} is not in [0.001, 1]",
-                row=_first(bad),
-                remedy="give the probability of the predicted class, as a fraction",
-            )
-        bad = (right != 0) & (right != 1)
-        if bad.any():
-            raise InputError(
-                f"outcome {right[_first(bad)]:g} is neither 0 nor 1", row=_first(bad), remedy="give 1 for right, 0 for wrong"
-            )
-        others = 1 if r.min() >= 0.5 else int(np.ceil((1 - r.min()) / r.min())) + 1
-        probs = np.empty((len(r), others + 1))
-        probs[:, 0] = r
-        probs[:, 1:] = ((1 - r) / others)[:, None]
-        with np.errstate(divide="ignore"):
-            logits = np.log(probs)
+        confidence, outcome = _check_outcomes(confidence, correct)
+        smallest = confidence.min()
+        others = 1 if smallest >= 0.5 else int(np.ceil((1 - smallest) / smallest)) + 1
+        probs = np.empty((len(confidence), others + 1))
+        probs[:, 0] = confidence
+        probs[:, 1:] = ((1 - confidence) / others)[:, None]
         classes = ("predicted", *(f"other {i}" for i in range(1, others + 1)))
-        labels = np.where(right.astype(bool), 0, 1)
-        return cls(logits, labels, given_probs=probs, confidence_only=True, **{"classes": classes, **names})
+        labels = np.where(outcome, 0, 1)
+        return cls(_log(probs), labels, given_probs=probs, confidence_only=True, **{"classes": classes, **names})
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Predictions:
-        """Read .npz, .csv, .tsv, .jsonl or .parquet; see ``distilcal.io.predictions.read_predictions``."""
+        """Read a .npz, .csv, .tsv, .jsonl or .parquet file.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        **options
+            ``unit``, ``name`` and ``tolerance`` of ``distilcal.io.predictions.read_predictions``.
+
+        Returns
+        -------
+        Predictions
+            The rows of the file.
+        """
         from distilcal.io.predictions import read_predictions
 
         return read_predictions(path, **options)
 
     def save(self, path: str | Path) -> None:
-        """Write .npz, .csv, .tsv, .jsonl or .parquet, aside first and then renamed."""
+        """Write a .npz, .csv, .tsv, .jsonl or .parquet file atomically; :meth:`load` reads it back.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file; its suffix tells the format.
+        """
         from distilcal.io.predictions import write_predictions
 
         write_predictions(self, path)
 
-    # ---- what they say -------------------------------------------------------------------------------------------------
+    # ---- results per row -----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -193,7 +254,7 @@ class Predictions:
 
     @cached_property
     def row_vote_nll(self) -> FloatArray | None:
-        """Cross-entropy of each row's human votes (N,), from the logits; None without votes."""
+        """Cross-entropy of each row's human label distribution (N,), from the logits; None without label_probs."""
         if self.label_probs is None:
             return None
         if self.given_probs is None:
@@ -231,103 +292,183 @@ class Predictions:
         correct: NDArray[np.bool_] = self.predicted == self.labels
         return correct
 
-    # ---- other views of the same rows ----------------------------------------------------------------------------------
+    # ---- the same rows in another form ---------------------------------------------------------------------------------
 
     def select(self, rows: ArrayLike) -> Predictions:
-        """The given rows, by index, by mask, or by id when given strings."""
-        wanted = np.asarray(rows)
-        if not wanted.size:
+        """Return predictions with these rows only.
+
+        Parameters
+        ----------
+        rows : array of int, bool or str
+            Indices, a mask, or ids.
+
+        Returns
+        -------
+        Predictions
+            The rows in this order.
+
+        Examples
+        --------
+        >>> p = Predictions([[1.0, 0.0], [0.0, 1.0]], [0, 1], ids=["a", "b"])
+        >>> p.select(["b"]).labels.tolist()
+        [1]
+        """
+        indices = np.asarray(rows)
+        if not indices.size:
             raise InputError("no rows are selected", remedy="select at least one")
-        if wanted.dtype.kind in "USO":
-            wanted = self.rows_of(wanted.astype(str))
-        if wanted.dtype == bool and len(wanted) != len(self):
-            raise InputError(f"the mask has {len(wanted)} rows, the predictions {len(self)}")
-
-        def pick(values: NDArray[Any] | None) -> NDArray[Any] | None:
-            return None if values is None else values[wanted]
-
+        if indices.dtype.kind in "USO":
+            indices = self.rows_of(indices.astype(str))
+        if indices.dtype == bool and len(indices) != len(self):
+            raise InputError(f"the mask has {len(indices)} rows, the predictions {len(self)}")
         return replace(
             self,
-            logits=self.logits[wanted],
-            labels=self.labels[wanted],
-            ids=pick(self.ids),
-            label_probs=pick(self.label_probs),
-            given_probs=pick(self.given_probs),
+            logits=self.logits[indices],
+            labels=self.labels[indices],
+            ids=None if self.ids is None else self.ids[indices],
+            label_probs=None if self.label_probs is None else self.label_probs[indices],
+            given_probs=None if self.given_probs is None else self.given_probs[indices],
         )
 
     def rows_of(self, ids: NDArray[np.str_]) -> IntArray:
-        """Row index of each id; an id that is not here is an error."""
+        """Return the row index of each id.
+
+        Parameters
+        ----------
+        ids : ndarray of str
+            Ids of rows, in any order.
+
+        Returns
+        -------
+        ndarray of int
+            One index per id.
+
+        Raises
+        ------
+        InputError
+            If a row with one of the ids is missing, or there are no ids.
+        """
         if self.ids is None:
             raise InputError(f"{self.name!r} has no ids", remedy="add an id column")
         order = np.argsort(self.ids)
-        found: IntArray = order[np.searchsorted(self.ids, ids, sorter=order).clip(max=len(self) - 1)]
-        missing = self.ids[found] != ids
+        rows: IntArray = order[np.searchsorted(self.ids, ids, sorter=order).clip(max=len(self) - 1)]
+        missing = self.ids[rows] != ids
         if missing.any():
             raise InputError(f"{self.name!r} has no row with id {str(ids[_first(missing)])!r}", remedy="check the id columns")
-        return found
+        return rows
 
     def split(self, fraction: float, *, seed: int, stratified: bool = True) -> tuple[Predictions, Predictions]:
-        """Two disjoint parts, the first with ``round(fraction · N)`` rows, in the original order.
+        """Divide the rows at random in two parts.
 
-        Stratified, every class is divided in that proportion to within one row.
+        Parameters
+        ----------
+        fraction : float
+            Size of the first part: ``round(fraction · N)`` rows.
+        seed : int
+            Seed of the division.
+        stratified : bool
+            Whether every class is divided in that proportion, to within one row.
+
+        Returns
+        -------
+        tuple of Predictions
+            The two parts, in the original order.
         """
         if not 0.0 < fraction < 1.0:
             raise InputError(f"fraction {fraction} is not between 0 and 1")
         n = len(self)
+        if n < 2:
+            raise InputError(f"{n} rows cannot be split in two", remedy="give at least two")
         rng = np.random.default_rng(seed)
         key = rng.random(n)
         order = np.lexsort((key, self.labels)) if stratified else np.argsort(key)
         # Systematic sampling along rows sorted by class: exact in all, within one row in each class.
-        size = min(max(round(fraction * n), 1), n - 1) if n > 1 else 0
+        size = min(max(round(fraction * n), 1), n - 1)
         steps = np.floor(np.arange(n + 1) * size / n + rng.random())
-        first = np.zeros(n, dtype=bool)
-        first[order[np.diff(steps) > 0]] = True
-        if not first.any() or first.all():
-            raise InputError(f"{n} rows cannot be split in two", remedy="give at least two")
-        return self.select(first), self.select(~first)
+        in_first_part = np.zeros(n, dtype=bool)
+        in_first_part[order[np.diff(steps) > 0]] = True
+        return self.select(in_first_part), self.select(~in_first_part)
 
     def reorder_classes(self, classes: Sequence[str]) -> Predictions:
-        """The same predictions with the columns in the given order, matched by name."""
-        wanted = tuple(str(c) for c in classes)
-        if wanted == self.classes:
+        """Return the same predictions with the columns in another order.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            The class names in that order.
+
+        Returns
+        -------
+        Predictions
+            The predictions with columns and labels matched by name.
+
+        Raises
+        ------
+        InputError
+            If the names are not those of the predictions.
+        """
+        classes = tuple(str(name) for name in classes)
+        if classes == self.classes:
             return self
-        if sorted(wanted) != sorted(self.classes):
+        if sorted(classes) != sorted(self.classes):
             raise InputError(
-                f"{self.name!r} has classes {list_names(self.classes)}, not {list_names(wanted)}",
+                f"{self.name!r} has classes {list_names(self.classes)}, not {list_names(classes)}",
                 remedy="rename them so that both sets use the same names",
             )
-        columns = np.array([self.classes.index(c) for c in wanted])
+        columns = np.array([self.classes.index(name) for name in classes])
         return replace(
             self,
             logits=self.logits[:, columns],
             labels=np.argsort(columns)[self.labels],
-            classes=wanted,
+            classes=classes,
             label_probs=None if self.label_probs is None else self.label_probs[:, columns],
             given_probs=None if self.given_probs is None else self.given_probs[:, columns],
         )
 
     def rename(self, name: str) -> Predictions:
-        """The same predictions under another name."""
+        """Return the same predictions under another name."""
         return replace(self, name=name)
 
     def with_probs(self, probs: FloatArray) -> Predictions:
-        """The same rows with other probabilities, already normalised."""
-        with np.errstate(divide="ignore"):
-            return replace(self, logits=np.log(probs), given_probs=probs)
+        """Return the same rows with other probabilities (N, K), which must be normalised."""
+        return replace(self, logits=_log(probs), given_probs=probs)
 
     def with_log_probs(self, log_probs: FloatArray) -> Predictions:
-        """The same rows with other scores, given as normalised log-probabilities (-inf where a class is impossible)."""
-        given = np.exp(log_probs) if np.isneginf(log_probs).any() else None
-        return replace(self, logits=log_probs, given_probs=given)
+        """Return the same rows with other normalised log-probabilities (N, K), -inf where a class is impossible."""
+        given_probs = np.exp(log_probs) if np.isneginf(log_probs).any() else None
+        return replace(self, logits=log_probs, given_probs=given_probs)
 
 
 def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
-    """The rows that two sets share, in the order of ``a``, with the classes of ``a``; labels must agree.
+    """Return the rows that two sets share.
 
     Rows are matched by id. Where neither set has ids they are matched by position, if length and labels are the same.
+
+    Parameters
+    ----------
+    a, b : Predictions
+        Sets with the same class names in any order.
+
+    Returns
+    -------
+    tuple of Predictions
+        The rows of both, in the order of rows and classes of ``a``.
+
+    Raises
+    ------
+    InputError
+        If no rows are shared or labels differ.
+
+    Examples
+    --------
+    >>> a = Predictions([[1.0, 0.0], [0.0, 1.0]], [0, 1], ids=["x", "y"])
+    >>> b = Predictions([[0.0, 2.0], [3.0, 0.0]], [1, 0], ids=["y", "x"])
+    >>> join(a, b)[1].logits.tolist()
+    [[3.0, 0.0], [0.0, 2.0]]
     """
-    both_bare = a.confidence_only and b.confidence_only  # no classes to match, and a label says only right or wrong
-    b = b if both_bare else b.reorder_classes(a.classes)
+    # Two sets of confidences have no classes to match, and their labels tell only right from wrong.
+    confidences = a.confidence_only and b.confidence_only
+    if not confidences:
+        b = b.reorder_classes(a.classes)
     if a.ids is not None and b.ids is not None:
         common = np.intersect1d(a.ids, b.ids)
         if not len(common):
@@ -342,8 +483,14 @@ def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
             f"{a.name!r} has {len(a)} rows, {b.name!r} has {len(b)}, and there are no ids to match them by",
             remedy="add an id column to both",
         )
+    if not confidences:
+        _check_same_labels(a, b)
+    return a, b
+
+
+def _check_same_labels(a: Predictions, b: Predictions) -> None:
     differ = a.labels != b.labels
-    if differ.any() and not both_bare:
+    if differ.any():
         row = _first(differ)
         which = f"id {str(a.ids[row])!r}" if a.ids is not None else f"row {row} (counting from 0)"
         raise InputError(
@@ -351,11 +498,30 @@ def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
             f"{a.classes[a.labels[row]]!r} and {a.classes[b.labels[row]]!r}",
             remedy="both must hold the same examples",
         )
-    return a, b
 
 
 def ensemble(members: Sequence[Predictions], name: str = "ensemble") -> Predictions:
-    """The mean of the members' probabilities, on the rows that all of them share."""
+    """Return the mean of the probabilities of several models.
+
+    Parameters
+    ----------
+    members : sequence of Predictions
+        One set per model, with the same class names.
+    name : str
+        Name of the result.
+
+    Returns
+    -------
+    Predictions
+        The mean on the rows that all members share, in the order of the first.
+
+    Examples
+    --------
+    >>> a = Predictions.from_probs([[0.9, 0.1]], [0])
+    >>> b = Predictions.from_probs([[0.5, 0.5]], [0])
+    >>> ensemble([a, b]).probs.tolist()
+    [[0.7, 0.3]]
+    """
     if not members:
         raise InputError("an ensemble needs at least one member")
     if any(member.confidence_only for member in members):
@@ -364,61 +530,76 @@ def ensemble(members: Sequence[Predictions], name: str = "ensemble") -> Predicti
     for member in members[1:]:
         first, _ = join(first, member)
     aligned = [join(first, member)[1] for member in members]
-    mean = np.mean([m.probs for m in aligned], axis=0)
+    mean = np.mean([member.probs for member in aligned], axis=0)
     return Predictions.from_probs(
         mean, first.labels, ids=first.ids, classes=first.classes, label_probs=first.label_probs, name=name
     )
 
 
-class Softmax(NamedTuple):
-    """What one pass over logits gives, all in float64."""
+def labels_from_text(labels: NDArray[np.str_], classes: tuple[str, ...]) -> IntArray:
+    """Return the class indices of labels that are written as text.
 
-    probs: FloatArray  # (N, K)
-    nll: FloatArray  # (N,) of the labels
-    entropy: FloatArray  # (N,) in nats
-    predicted: IntArray  # (N,) the first largest logit, which a softmax that rounds to a tie cannot tell any more
-    confidence: FloatArray  # (N,)
+    Parameters
+    ----------
+    labels : ndarray of str, shape (N,)
+        Class names, or indices. All must be of one form. Where class names are numbers themselves, a number is a name.
+    classes : tuple of str
+        Class names in order.
+
+    Returns
+    -------
+    ndarray of int, shape (N,)
+        Class indices.
+
+    Raises
+    ------
+    InputError
+        If a label is neither, with its row.
+
+    Examples
+    --------
+    >>> labels_from_text(np.array(["dog", "cat"]), ("cat", "dog")).tolist()
+    [1, 0]
+    >>> labels_from_text(np.array(["1", "0"]), ("cat", "dog")).tolist()
+    [1, 0]
+    """
+    distinct, inverse = np.unique(labels, return_inverse=True)
+    texts = [str(label) for label in distinct]
+    by_name = {name: index for index, name in enumerate(classes)}
+    by_index = {str(index): index for index in range(len(classes))}
+    names_are_numbers = any(name.lstrip("-").isdigit() for name in classes) and set(classes) != set(by_index)
+    if names_are_numbers:  # a number cannot be told from an index
+        by_index = {}
+    for index_of in (by_name, by_index):
+        if all(text in index_of for text in texts):
+            return np.array([index_of[text] for text in texts], dtype=np.int64)[inverse]
+    uses_names = names_are_numbers or any(text in by_name for text in texts)
+    expected = by_name if uses_names else by_index
+    unknown = next(text for text in texts if text not in expected)
+    kind = "a class name" if uses_names else "a class name or an index"
+    raise InputError(
+        f"label {unknown!r} is not {kind}", row=_first(labels == unknown), remedy=f"the classes are {list_names(classes)}"
+    )
 
 
-def softmax_rows(logits: NDArray[Any], labels: IntArray) -> Softmax:
-    """Softmax and what follows from it, a block of rows at a time."""
-    n, k = logits.shape
-    narrow = k <= 64  # sums over a short last axis are slow: a few classes are worked on, and kept, class by class
-    axis = 0 if narrow else 1
-    probs = np.empty((k, n)).T if narrow else np.empty((n, k))
-    nll, entropy, confidence = np.empty(n), np.empty(n), np.empty(n)
-    predicted = np.zeros(n, np.int64)
-    step = max(1, BLOCK_ENTRIES // k)
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        z = np.array(logits[rows].T if narrow else logits[rows], dtype=np.float64, order="C")
-        z -= z.max(axis=axis, keepdims=True)
-        if narrow:
-            for c in range(k - 1, -1, -1):
-                predicted[rows][z[c] == 0] = c
-        else:
-            predicted[rows] = z.argmax(axis=1)
-        p = np.exp(z)
-        total = p.sum(axis=axis, keepdims=True)
-        p /= total
-        confidence[rows] = 1.0 / total.ravel()  # the largest shifted logit is 0, its exponential 1
-        log_total = np.log(total).ravel()
-        if narrow:
-            z, p = z.T, p.T
-        probs[rows] = p
-        nll[rows] = log_total - z[np.arange(len(z)), labels[rows]]
-        entropy[rows] = log_total - np.einsum("nk,nk->n", p, z)  # both parts are ≥ 0, so nothing cancels
-    found = Softmax(probs, nll, entropy, predicted, confidence)
-    for array in found:
-        array.flags.writeable = False
-    return found
+# ---- checks ------------------------------------------------------------------------------------------------------------
 
 
 def _first(mask: Any) -> int:
     return int(np.argmax(mask))
 
 
-def _matrix(values: ArrayLike, what: str) -> NDArray[Any]:
+def _log(probs: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore"):
+        logarithm: FloatArray = np.log(probs)
+    return logarithm
+
+
+def _one_class() -> InputError:
+    return InputError("there is only one class", remedy="give one column per class; a binary classifier has two")
+
+
+def _number_matrix(values: ArrayLike, what: str) -> NDArray[Any]:
     try:
         matrix = np.asarray(values)
     except ValueError:
@@ -432,40 +613,99 @@ def _matrix(values: ArrayLike, what: str) -> NDArray[Any]:
     return matrix
 
 
-def _distributions(values: ArrayLike, tolerance: float, what: str) -> FloatArray:
-    matrix = _matrix(values, what).astype(np.float64)
-    if matrix.shape[1] < 2:
-        raise InputError("there is only one class", remedy="give one column per class; a binary classifier has two")
-    if np.isnan(matrix).any():
-        raise InputError("nan is not a probability", row=_first(np.isnan(matrix).any(axis=1)), remedy="mend or drop the row")
-    bad = ~((matrix >= 0) & (matrix <= 1 + tolerance)).all(axis=1)
+def _float_logits(values: ArrayLike) -> NDArray[Any]:
+    logits = _number_matrix(values, "logits")
+    if logits.dtype in (np.float32, np.float64):
+        return logits
+    return logits.astype(np.float32 if logits.dtype == np.float16 else np.float64)
+
+
+def _check_finite(logits: NDArray[Any]) -> None:
+    if float(logits.min()) >= -LARGEST_LOGIT and float(logits.max()) <= LARGEST_LOGIT:
+        return
+    fine = np.abs(logits.astype(np.float64)) <= LARGEST_LOGIT  # false for NaN
+    row = _first(~fine.all(axis=1))
+    raise InputError(
+        f"a logit is {logits[row][~fine[row]][0]:g}",
+        row=row,
+        remedy="give finite logits, or probabilities where a class cannot happen",
+    )
+
+
+def _class_names(names: Sequence[str] | None, k: int) -> tuple[str, ...]:
+    classes = tuple(str(name) for name in names or range(k))
+    if len(classes) != k:
+        raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
+    for name in classes:
+        if not name.strip() or name.encode("utf-8", "replace").decode() != name:
+            raise InputError(f"invalid class name {name!r}", remedy="give every class a name in readable text")
+    if len(set(classes)) != k:
+        duplicate = next(name for name in classes if classes.count(name) > 1)
+        raise InputError(f"duplicate class name {duplicate!r}", remedy="give every class a name of its own")
+    return classes
+
+
+def _check_outcomes(confidence: ArrayLike, correct: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_]]:
+    values, outcome = np.asarray(confidence).ravel(), np.asarray(correct).ravel()
+    if not len(values):
+        raise InputError("there are no rows", remedy="give at least one prediction")
+    if values.dtype.kind not in "fiu" or outcome.dtype.kind not in "fiub":
+        raise InputError("confidences and outcomes are not all numbers", remedy="give fractions, and 1 or 0")
+    values = values.astype(np.float64)
+    if len(values) != len(outcome):
+        raise InputError(f"{len(values)} confidences for {len(outcome)} outcomes", remedy="give one outcome per confidence")
+    bad = ~((values >= SMALLEST_CONFIDENCE) & (values <= 1.0))
+    if bad.any():
+        raise InputError(
+            f"confidence {values[_first(bad)]:g} is not in [{SMALLEST_CONFIDENCE:g}, 1]",
+            row=_first(bad),
+            remedy="give the probability of the predicted class, as a fraction",
+        )
+    bad = (outcome != 0) & (outcome != 1)
+    if bad.any():
+        raise InputError(
+            f"outcome {outcome[_first(bad)]:g} is neither 0 nor 1", row=_first(bad), remedy="give 1 for right, 0 for wrong"
+        )
+    return values, outcome.astype(bool)
+
+
+def _check_distributions(values: ArrayLike, tolerance: float, what: str) -> FloatArray:
+    """Return probabilities whose rows sum to one, as float64."""
+    probs = _number_matrix(values, what).astype(np.float64)
+    if probs.shape[1] < 2:
+        raise _one_class()
+    if np.isnan(probs).any():
+        raise InputError("nan is not a probability", row=_first(np.isnan(probs).any(axis=1)), remedy="fix or drop the row")
+    possible = (probs >= 0) & (probs <= 1 + tolerance)
+    bad = ~possible.all(axis=1)
     if bad.any():
         row = _first(bad)
-        value = matrix[row][~((matrix[row] >= 0) & (matrix[row] <= 1 + tolerance))][0]
         raise InputError(
-            f"{value} is not a probability", row=row, remedy="if these are logits, say so; percentages must be divided by 100"
+            f"{probs[row][~possible[row]][0]} is not a probability",
+            row=row,
+            remedy="if these are logits, name that unit; percentages must be divided by 100",
         )
-    total = matrix.sum(axis=1)
+    total = probs.sum(axis=1)
     bad = np.abs(total - 1) > tolerance
     if bad.any():
         row = _first(bad)
         raise InputError(
             f"{what} sum to {total[row]:.6g}, not to 1 within {tolerance:g}",
             row=row,
-            remedy="normalise the rows, or if these are logits, say so",
+            remedy="normalise the rows, or if these are logits, name that unit",
         )
     # Dividing by a sum that is one but for rounding would only move values off bin edges such as 0.7.
-    off = np.abs(total - 1) > 1e-12
+    off = np.abs(total - 1) > ROUNDING
     if off.any():
-        matrix[off] /= total[off, None]
-    return matrix
+        probs[off] /= total[off, None]
+    return probs
 
 
-def _votes(values: ArrayLike, shape: tuple[int, int]) -> FloatArray:
-    votes = _distributions(values, ROW_SUM_TOLERANCE, "human label probabilities")
-    if votes.shape != shape:
-        raise InputError(f"human label probabilities have shape {votes.shape}, the predictions {shape}")
-    return votes
+def _label_distributions(values: ArrayLike, shape: tuple[int, int]) -> FloatArray:
+    label_probs = _check_distributions(values, ROW_SUM_TOLERANCE, "human label probabilities")
+    if label_probs.shape != shape:
+        raise InputError(f"human label probabilities have shape {label_probs.shape}, the predictions {shape}")
+    return label_probs
 
 
 def _unique_ids(values: ArrayLike, n: int) -> NDArray[np.str_]:
@@ -475,10 +715,10 @@ def _unique_ids(values: ArrayLike, n: int) -> NDArray[np.str_]:
     ordered = np.sort(ids)
     repeated = ordered[1:] == ordered[:-1]
     if repeated.any():
-        twice = ordered[1:][repeated][0]
-        row = int(np.flatnonzero(ids == twice)[1])
+        duplicate = ordered[1:][repeated][0]
+        row = int(np.flatnonzero(ids == duplicate)[1])
         raise InputError(
-            f"id {str(twice)!r} stands twice", row=row, remedy="ids must be unique: drop or rename the repeated row"
+            f"duplicate id {str(duplicate)!r}", row=row, remedy="ids must be unique: drop or rename the repeated row"
         )
     return ids
 
@@ -490,12 +730,7 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
     if labels.dtype.kind in "USO":
         return labels_from_text(labels.astype(str), classes)
     if labels.dtype.kind == "f":
-        odd = ~(np.abs(labels) < 2**53) | (labels != np.floor(labels))
-        if odd.any():
-            raise InputError(
-                f"label {labels[_first(odd)]:g} is no index", row=_first(odd), remedy="give class names or indices"
-            )
-        labels = labels.astype(np.int64)
+        labels = _whole_numbers(labels)
     if labels.dtype.kind not in "iub":
         raise InputError(f"labels of type {labels.dtype} are neither class names nor indices", remedy="give one of them")
     bad = (labels < 0) | (labels >= len(classes))
@@ -508,20 +743,10 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
     return labels.astype(np.int64, copy=False)
 
 
-def labels_from_text(labels: NDArray[np.str_], classes: tuple[str, ...]) -> IntArray:
-    """Class indices of labels written as text: all of them class names, or else all of them indices."""
-    distinct, inverse = np.unique(labels, return_inverse=True)
-    by_name = {c: i for i, c in enumerate(classes)}
-    # Where class names are numbers themselves, a number is a name: it cannot be told from an index.
-    numbered = any(c.lstrip("-").isdigit() for c in classes) and set(classes) != {str(i) for i in range(len(classes))}
-    by_index = {} if numbered else {str(i): i for i in range(len(classes))}
-    # Names are tried first. A set that mixes names and indices is refused.
-    for known in (by_name, by_index):
-        if all(str(d) in known for d in distinct):
-            return np.array([known[str(d)] for d in distinct], dtype=np.int64)[inverse]
-    named = numbered or any(str(d) in by_name for d in distinct)
-    known = by_name if named else by_index
-    unknown = next(d for d in distinct if str(d) not in known)
-    row = _first(labels == unknown)
-    kind = "a class name" if named else "a class name or an index"
-    raise InputError(f"label {str(unknown)!r} is not {kind}", row=row, remedy=f"the classes are {list_names(classes)}")
+def _whole_numbers(labels: NDArray[Any]) -> IntArray:
+    odd = ~(np.abs(labels) < 2**53) | (labels != np.floor(labels))
+    if odd.any():
+        raise InputError(
+            f"label {labels[_first(odd)]:g} is not an index", row=_first(odd), remedy="give class names or indices"
+        )
+    return labels.astype(np.int64)

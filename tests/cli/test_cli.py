@@ -138,7 +138,7 @@ MISTAKES = {
     "pickle": (["eval", "pickle.npz"], "never loaded"),
     "empty": (["eval", "empty.csv"], "the file is empty"),
     "one class": (["eval", "one.csv"], "only one class"),
-    "repeated id": (["eval", "twice.csv"], "line 3: id 'x' stands twice"),
+    "repeated id": (["eval", "twice.csv"], "line 3: duplicate id 'x'"),
 }
 
 

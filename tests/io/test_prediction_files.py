@@ -98,7 +98,7 @@ CSV_MISTAKES = {
     "sum": ("label,prob_a,prob_b\na,0.5,0.5\na,0.5,0.4\n", "line 3: probabilities sum to 0.9"),
     "unknown label": ("label,prob_a,prob_b\na,0.5,0.5\nc,0.5,0.5\n", "line 3: label 'c' is not a class name"),
     "label out of range": ("label,prob_a,prob_b\n0,0.5,0.5\n7,0.5,0.5\n", "line 3: label '7' is not"),
-    "repeated id": ("id,label,prob_a,prob_b\nx,a,0.5,0.5\nx,a,0.5,0.5\n", "line 3: id 'x' stands twice"),
+    "repeated id": ("id,label,prob_a,prob_b\nx,a,0.5,0.5\nx,a,0.5,0.5\n", "line 3: duplicate id 'x'"),
     "ragged": ("label,prob_a,prob_b\na,0.5,0.5\na,0.5\n", "line 3: 2 fields where the header has 3"),
     "after a blank line": ("label,prob_a,prob_b\na,0.5,0.5\n\na,x,0.5\n", "line 4: 'x' in column 'prob_a'"),
     "after a long field": (
@@ -106,7 +106,7 @@ CSV_MISTAKES = {
         "line 4: probabilities sum to 0.9",
     ),
     "huge logit": ("label,logit_a,logit_b\na,1e308,-1e308\n", "line 2: a logit is 1e+308"),
-    "no name": ("label,prob_a,prob_\na,0.5,0.5\n", "'' is no name for a class"),
+    "no name": ("label,prob_a,prob_\na,0.5,0.5\n", "invalid class name ''"),
     "one class": ("label,prob_a\na,1.0\n", "only one class"),
     "no label": ("prob_a,prob_b\n0.5,0.5\n", "it needs 'label'"),
     "repeated column": ("label,prob_a,prob_a\na,0.5,0.5\n", "duplicate column 'prob_a'"),

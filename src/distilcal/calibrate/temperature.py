@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from distilcal.calibrate.base import Calibrator, FitReport, check_fit, log_softmax
 from distilcal.errors import InputError
-from distilcal.predictions import BLOCK_ENTRIES, Predictions
+from distilcal.predictions import Predictions
+from distilcal.softmax import BLOCK_ENTRIES
 
 IMPOSSIBLE = -1e150  # stands for a logit of -inf: its weight is 0 at any temperature, and not 0 · inf
 FAR = 1e6  # default bounds reach this far beyond 1 and beyond the spread of the logits
