@@ -1,4 +1,4 @@
-"""One temperature for all logits: the simplest repair, and most often the best."""
+"""Temperature scaling: one number for all logits, the simplest calibration and most often the best."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from distilcal.errors import InputError
 from distilcal.predictions import Predictions
 from distilcal.softmax import BLOCK_ENTRIES
 
-IMPOSSIBLE = -1e150  # stands for a logit of -inf: its weight is 0 at any temperature, and not 0 · inf
-FAR = 1e6  # default bounds reach this far beyond 1 and beyond the spread of the logits
+IMPOSSIBLE = -1e150  # in place of a logit of -inf: its weight is 0 at any temperature, and not 0 · inf
+BOUNDS_FACTOR = 1e6  # default bounds reach this far beyond 1 and beyond the spread of the logits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature(Calibrator):
-    """``softmax(z / value)``: one number, the ranking of classes stays."""
+    """Temperature scaling ``softmax(z / value)`` of logits z; the ranking of the classes stays.
+
+    Attributes
+    ----------
+    value : float
+        The temperature, greater than 0.
+    """
 
     kind: ClassVar[str] = "temperature"
     value: float
@@ -35,18 +41,43 @@ def fit_temperature(
     grid: tuple[float, float, float] | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> Temperature:
-    """The temperature T > 0 that minimises the NLL of ``softmax(z / T)``; Guo et al. 2017.
+    """Fit the temperature T > 0 that minimises the NLL of ``softmax(z / T)``.
 
-    NLL is convex in 1/T, so there is one optimum; Newton's method on log T inside a bracket that shrinks at every step
-    finds it to machine precision, within ``bounds`` (by default far beyond what the logits could ask for); a fit that stops
-    at a bound says so. ``grid=(first, last, step)`` gives what a scan of that grid would choose (P000, P001:
-    ``(0.01, 5.0, 0.01)``), the smallest T winning ties, from the grid points around the optimum.
+    NLL is convex in 1/T, so there is one optimum. Newton's method on log T, inside a bracket that shrinks at every step,
+    computes it to machine precision; the report of the fit (``.fit``) holds the gradient there as a certificate, and a fit
+    that stops at a bound says so.
 
+    Parameters
+    ----------
+    predictions : Predictions
+        Predictions on a development split.
+    grid : (first, last, step), optional
+        Return what a scan of this grid would choose, the smallest T among equals. P000 and P001 use ``(0.01, 5.0, 0.01)``.
+        Only grid points around the optimum are computed.
+    bounds : (low, high), optional
+        Limits of T; by default far beyond what any logits need.
+
+    Returns
+    -------
+    Temperature
+
+    Raises
+    ------
+    InputError
+        If the predictions are named a test split or hold confidences only, or if the grid or the bounds are impossible.
+
+    References
+    ----------
+    Guo et al. 2017, "On calibration of modern neural networks".
+
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
-    >>> z = rng.normal(size=(4000, 3))
-    >>> labels = (z + rng.gumbel(size=z.shape)).argmax(axis=1)  # calibrated at T = 1
-    >>> round(fit_temperature(Predictions.from_logits(3 * z, labels, name="dev")).value, 1)
-    3.0
+    >>> logits = rng.normal(size=(4000, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)  # calibrated at T = 1
+    >>> calibrator = fit_temperature(Predictions.from_logits(3 * logits, labels, name="dev"))
+    >>> round(calibrator.value, 1), calibrator.fit.converged
+    (3.0, True)
     """
     check_fit(predictions)
     problem = _TemperatureProblem(predictions)
@@ -58,9 +89,7 @@ def fit_temperature(
             message += f"; T = {points[best]:g} is an end of the grid, so the optimum may lie outside"
         return problem.calibrator(points[best], converged=True, message=message)
     if bounds is None:
-        bounds = (min(1.0, problem.spread) / FAR, max(1.0, problem.spread) * FAR)
-        if problem.separable:
-            bounds = (min(1.0, problem.median_lead()) / 1000, bounds[1])  # all or nothing, without losing digits
+        bounds = problem.default_bounds()
     elif not 0 < bounds[0] < bounds[1]:
         raise InputError(f"bounds {bounds} are not two positive numbers in order")
     value, gradient, message = _minimise_over_log(problem, bounds)
@@ -112,6 +141,13 @@ class _TemperatureProblem:
         leads = [-np.where(block < 0, block, -np.inf).max(axis=self.axis) for block, _ in self.blocks]
         return float(np.median(np.concatenate(leads)))
 
+    def default_bounds(self) -> tuple[float, float]:
+        """Return limits of T that no optimum of such logits reaches."""
+        highest = max(1.0, self.spread) * BOUNDS_FACTOR
+        if self.separable:  # T goes to 0: stop where the softmax is all or nothing, but no digits are lost
+            return min(1.0, self.median_lead()) / 1000, highest
+        return min(1.0, self.spread) / BOUNDS_FACTOR, highest
+
     def derivatives(self, temperature: float, *, rough: bool) -> tuple[float, float, float]:
         """Mean NLL, and its slope and curvature in log T; in β they are E[z] - z_y and Var[z]."""
         self.passes += 1
@@ -149,67 +185,68 @@ class _TemperatureProblem:
         self._nll[temperature] = nll
 
     def calibrator(self, value: float, *, converged: bool, gradient: float = 0.0, message: str = "") -> Temperature:
-        report = FitReport(self.rows, self.nll(1.0), self.nll(value), converged, self.passes, gradient, message)
+        nll_before, nll_after = self.nll(1.0), self.nll(value)  # may add a pass, so before the report counts them
+        report = FitReport(self.rows, nll_before, nll_after, converged, self.passes, gradient, message)
         return Temperature(classes=self.classes, value=float(value), fit=report)
 
 
 def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]) -> tuple[float, float, str]:
-    """The optimal T, |dNLL/d log T| there, and why it is not an optimum, if it is not."""
+    """Return the optimal T, |dNLL/d log T| there, and a message if it is not the optimum."""
     if not problem.possible:
         return 1.0, 0.0, "some label has probability 0, which no temperature changes: T = 1 was kept"
     if problem.flat:
         return 1.0, 0.0, "the logits of every row are equal, so NLL does not depend on T: T = 1 was kept"
     if problem.separable:
-        return (
-            bounds[0],
-            0.0,
-            (
-                f"stopped at the lower bound T = {bounds[0]:.3g}: every label is the most probable class, so NLL falls as T "
-                "does; more rows, with some mistakes among them, would tell"
-            ),
+        message = (
+            f"stopped at the lower bound T = {bounds[0]:.3g}: every label is the most probable class, so NLL falls as T "
+            "does; more rows, with some mistakes among them, would tell"
         )
+        return bounds[0], 0.0, message
     lowest, highest = float(np.log(bounds[0])), float(np.log(bounds[1]))
     near = _newton(problem, float(np.clip(0.0, lowest, highest)), lowest, highest, rough=True)[0]
     at, slope = _newton(problem, near, lowest, highest, rough=False)
     if at == highest and slope < 0:
-        return (
-            bounds[1],
-            abs(slope),
-            (
-                f"stopped at the upper bound T = {bounds[1]:.3g}: the optimum lies above it"
-                + ("; the logits say nothing about these labels, or the contrary" if bounds[1] >= FAR else "")
-                + "; check that labels and classes match"
-            ),
-        )
+        message = f"stopped at the upper bound T = {bounds[1]:.3g}: the optimum lies above it"
+        if bounds[1] >= BOUNDS_FACTOR:
+            message += "; the logits say nothing about these labels, or the contrary"
+        return bounds[1], abs(slope), message + "; check that labels and classes match"
     if at == lowest and slope > 0:
         return bounds[0], abs(slope), f"stopped at the lower bound T = {bounds[0]:.3g}: the optimum lies below it"
     return float(np.exp(at)), abs(slope), ""
 
 
 def _newton(problem: _TemperatureProblem, at: float, lowest: float, highest: float, *, rough: bool) -> tuple[float, float]:
-    """Newton's method on log T from ``at``, inside a bracket that shrinks; where it ends, and dNLL/d log T there."""
+    """Run Newton's method on log T from ``at``, inside a bracket that shrinks; return the end and dNLL/d log T there."""
     low, high = lowest - 1e-12, highest + 1e-12  # open: a bound may be tried itself
     slope = 0.0
     for _ in range(8 if rough else 100):  # single precision may never settle; it only has to come near
         nll, slope, curvature = problem.derivatives(float(np.exp(at)), rough=rough)
         if (at == highest and slope < 0) or (at == lowest and slope > 0):
             break
-        low, high = (low, at) if slope > 0 else (at, high)
+        if slope > 0:
+            high = at
+        else:
+            low = at
         if slope == 0 or high - low < 1e-13:
             break
         # Past the turning point of NLL over log T, or outside the bracket, Newton's step is no guide.
-        aim = at - slope / curvature if curvature > 0 else (np.inf if slope < 0 else -np.inf)
+        if curvature > 0:
+            target = at - slope / curvature
+            gain = slope * slope / curvature / 2
+        else:
+            target = np.inf if slope < 0 else -np.inf
+            gain = np.inf
         # Each step squares the distance: when a step gains so little, the next would gain less than rounding.
-        gain = slope * slope / curvature / 2 if curvature > 0 else np.inf
-        if gain < (1e-9 if rough else 1e-13) * nll and low < aim < high and abs(aim - at) < 0.1:
-            at = float(aim)
+        if gain < (1e-9 if rough else 1e-13) * nll and low < target < high and abs(target - at) < 0.1:
+            at = float(target)
             if not rough:
                 problem.remember(float(np.exp(at)), nll - gain)
             break
-        if not low < aim < high:
+        if not low < target < high:
+            bound = highest if slope < 0 else lowest
             bound_untried = high > highest if slope < 0 else low < lowest
-            aim = (highest if slope < 0 else lowest) if bound_untried else (low + high) / 2
-        at = float(aim)
+            target = bound if bound_untried else (low + high) / 2
+        at = float(target)
     return at, slope
 
 
@@ -221,7 +258,7 @@ def _grid_points(first: float, last: float, step: float) -> list[float]:
 
 
 def _minimise_on_grid(problem: _TemperatureProblem, points: list[float]) -> int:
-    """Index of the grid point with the least NLL, the first one among equals; NLL falls, then rises along the grid."""
+    """Return the index of the grid point with the least NLL, the first among equals; NLL falls, then rises along the grid."""
     if len(points) == 1:
         return 0
     optimum, _, _ = _minimise_over_log(problem, (points[0], points[-1]))
