@@ -107,12 +107,15 @@ def _wrong_value(where: str, model: type[BaseModel], location: Location, detail:
         return InputError(f"expected a table, got {value!r}", remedy="write it as [table] with keys")
     if kind == "literal_error":
         return _wrong_choice(where, _annotation_at(model, location), value)
-    expected = EXPECTED[kind].format(**detail.get("ctx", {})) if kind in EXPECTED else detail["msg"]
-    remedy = _default_remedy(model, location)
+    if kind not in EXPECTED:
+        return InputError(f"{where} = {_shown(value)}: {detail['msg']}", remedy="change it")
+    expected = EXPECTED[kind].format(**detail.get("ctx", {}))
     if kind == "tuple_type":
         remedy = f"write {location[-1]} = [{value!r}]"
     elif kind == "model_type":
         remedy = f"write it as [{where}] with keys"
+    else:
+        remedy = _default_remedy(model, location)
     return InputError(f"{where} = {_shown(value)}, expected {expected}", remedy=remedy)
 
 

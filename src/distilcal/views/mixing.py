@@ -293,11 +293,6 @@ def build_view(
 ) -> Mixing:
     """The view that settings describe; ``dynamics`` (rows in the order of the training set) where its pairs need a map."""
     hidden = any(layer > 0 for layer in settings.layers)
-    if hidden and settings.pairs != "random" and settings.candidates == "all":
-        where = f"{path}: " if path else ""
-        raise InputError(
-            f"{where}a hidden layer mixes examples of one batch", remedy="add candidates = 'batch', or leave out layers"
-        )
     rule = build_pairs(settings, dynamics, path, inside=hidden)
     high = aum_halves(dynamics) if settings.variant == "author_code" and dynamics is not None else None
     return Mixing(settings, rule, classes, number, high)
