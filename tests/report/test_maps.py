@@ -19,13 +19,12 @@ from test_page import CHROMIUM, Outline, check_outline, in_browser
 
 from distilcal.cli.main import main
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
+from distilcal.report.charts.marks import MARKS, MOST_POINTS
 from distilcal.report.figures import map_figure, save_figure
 from distilcal.report.formatting import one_line
 from distilcal.report.map_page import (
     LABEL,
     MAP,
-    MARKS,
-    MOST_POINTS,
     _aum_chart,
     _histograms,
     _levels,

@@ -24,7 +24,7 @@ from distilcal.errors import InputError, MissingDependencyError
 from distilcal.evaluation import SetEvaluation
 from distilcal.io.atomic import atomic_write
 from distilcal.metrics import Reliability
-from distilcal.report.charts import axis_of, is_geometric
+from distilcal.report.charts.scales import axis_of, is_geometric
 from distilcal.report.formatting import one_line
 from distilcal.report.maps import DataMap
 

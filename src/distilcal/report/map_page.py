@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal import __version__
-from distilcal.report.evaluations.page import MOST_CLASSES, Chart
+from distilcal.report.charts.frame import Frame
+from distilcal.report.charts.marks import MARKS, MOST_POINTS
+from distilcal.report.charts.scales import Axis, round_step, unit_axis, variability_end, variability_ticks
+from distilcal.report.evaluations.page import MOST_CLASSES
 from distilcal.report.formatting import one_line
 from distilcal.report.html import render_template, write_text
 from distilcal.report.maps import (
@@ -32,37 +34,15 @@ from distilcal.report.maps import (
 )
 from distilcal.selective import counted
 
-MOST_POINTS = 4000  # of the picture: more would hide each other
 READ_FIRST = 20  # examples in each list of the page; twice as many pictures at most
 SIDE = 96  # pixels of a small picture
 TITLES = {"easy": "easy-to-learn", "ambiguous": "ambiguous", "hard": "hard-to-learn"}
 
 
-@dataclass(frozen=True)
-class Mark:
-    """How a level of correctness is drawn: a path about its centre, filled or not, in light and in dark."""
-
-    shape: str
-    filled: bool
-    light: str
-    dark: str
-
-
-# From never right (orange) over grey to always right (blue): told apart by form, and by hue with any colour vision.
-MARKS = (
-    Mark("m-2.3-2.3l4.6 4.6m0-4.6l-4.6 4.6", False, "#b33a00", "#ff7a3d"),
-    Mark("m-2.9 0h5.8m-2.9-2.9v5.8", False, "#d2722a", "#f2a266"),
-    Mark("m0 3l-2.9-5.2h5.8z", True, "#b8934f", "#d9c08f"),
-    Mark("m0-3.3l2.6 3.3l-2.6 3.3l-2.6-3.3z", True, "#7d7a75", "#a9a8a5"),
-    Mark("m0-3l2.9 5.2h-5.8z", True, "#5f93b8", "#93bfe0"),
-    Mark("m-2.3-2.3h4.6v4.6h-4.6z", True, "#2f6bc4", "#62a0f0"),
-    Mark("m-2.5 0a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0z", True, "#173f8f", "#7f8cff"),
-)
-MAP = Chart(left=58.0, top=50.0, width=528.0, height=440.0)
-SMALL = Chart(left=52.0, top=26.0, width=236.0, height=96.0)
-AUM = Chart(left=58.0, top=40.0, width=528.0, height=180.0)
+MAP = Frame(left=58.0, top=50.0, width=528.0, height=440.0)
+SMALL = Frame(left=52.0, top=26.0, width=236.0, height=96.0)
+AUM = Frame(left=58.0, top=40.0, width=528.0, height=180.0)
 ROOM = 0.02  # of the plot on every side, so that marks at 0 and 1 are whole
-WIDTHS = {0.01: 0.002, 0.02: 0.005, 0.05: 0.01, 0.1: 0.02, 0.2: 0.05, 0.3: 0.1, 0.4: 0.1, 0.5: 0.1}  # axis → step
 LABEL = (136.0, 24.0)  # room for the name of a region
 
 
@@ -111,21 +91,21 @@ def _picture(m: DataMap, *, titles: bool, seed: int = 0) -> dict[str, Any]:
     """The map itself: a point per example at (variability, confidence), its mark by correctness."""
     d = m.dynamics
     rows = np.random.default_rng(seed).permutation(len(m))[:MOST_POINTS]  # shuffled, so that no level lies on top
-    top = next((w for w in WIDTHS if d.variability.max() <= w + 1e-9), 0.5)
+    top = variability_end(float(d.variability.max()))
     names, level, rounded = _levels(m)
     place = [(_across(v / top), _up(c)) for v, c in zip(d.variability[rows].tolist(), d.confidence[rows].tolist(), strict=True)]
     points = [
         {"x": x, "y": y, "level": int(level[row]), "title": _point_title(m, row) if titles else ""}
         for (x, y), row in zip(place, rows.tolist(), strict=True)
     ]
-    steps = np.arange(0, top + 1e-9, WIDTHS[top])
+    x_axis = Axis(-ROOM / (1 - 2 * ROOM) * top, (1 + ROOM / (1 - 2 * ROOM)) * top, variability_ticks(top))
     return {
         "chart": MAP,
         "points": points,
         "shown": len(points),
         "seed": seed,
-        "x_ticks": [{"x": _across(float(s / top)), "label": f"{s:g}"} for s in steps.round(4)],
-        "y_ticks": [{"y": _up(s / 5), "label": f"{s / 5:g}"} for s in range(6)],
+        "x_ticks": MAP.x_ticks(x_axis),
+        "y_ticks": MAP.y_ticks(unit_axis(ROOM / (1 - 2 * ROOM))),
         "legend": [{"x": 176 + 60 * i, "level": used, "label": label} for i, (label, used) in enumerate(names)],
         "labels": _region_labels(m, np.array(place), top),
         "bounds": _bounds(m, top),
@@ -222,10 +202,10 @@ def _region_labels(m: DataMap, points: NDArray[np.float64], top: float) -> list[
 def _histograms(m: DataMap) -> list[dict[str, Any]]:
     """How many examples have which confidence, variability and correctness: all of them, not only those drawn."""
     d = m.dynamics
-    top = next((w for w in WIDTHS if d.variability.max() <= w + 1e-9), 0.5)
+    top = variability_end(float(d.variability.max()))
     made = [
-        _histogram("confidence", d.confidence, 0.0, 1.0, 25, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        _histogram("variability", d.variability, 0.0, top, 25, np.arange(0, top + 1e-9, WIDTHS[top]).round(4).tolist()),
+        _histogram("confidence", d.confidence, unit_axis()),
+        _histogram("variability", d.variability, Axis(0.0, top, variability_ticks(top))),
     ]
     names, level, _ = _levels(m)
     count = np.array([(level == used).sum() for _, used in names])
@@ -238,7 +218,8 @@ def _histograms(m: DataMap) -> list[dict[str, Any]]:
     return [*made, {"chart": SMALL, "title": "correctness", "bars": bars, "ticks": ticks, "most": most}]
 
 
-def _histogram(title: str, values: NDArray[Any], low: float, high: float, bins: int, ticks: list[float]) -> dict[str, Any]:
+def _histogram(title: str, values: NDArray[Any], axis: Axis, bins: int = 25) -> dict[str, Any]:
+    low, high = axis.low, axis.high
     count, edges = np.histogram(np.clip(values, low, high), bins=bins, range=(low, high))
     most = max(int(count.max()), 1)
     place = (edges - low) / (high - low)
@@ -249,12 +230,12 @@ def _histogram(title: str, values: NDArray[Any], low: float, high: float, bins: 
             _bar(SMALL, a, b, c / most, f"{title} {x:.3g} to {y:.3g}: {counted(c, 'example')}")
             for a, b, x, y, c in zip(place, place[1:], edges, edges[1:], count.tolist(), strict=False)
         ],
-        "ticks": [{"x": SMALL.x((t - low) / (high - low)), "label": f"{t:g}"} for t in ticks],
+        "ticks": SMALL.x_ticks(axis),
         "most": most,
     }
 
 
-def _bar(chart: Chart, left: float, right: float, share: float, title: str, level: int | None = None) -> dict[str, Any]:
+def _bar(chart: Frame, left: float, right: float, share: float, title: str, level: int | None = None) -> dict[str, Any]:
     x, y = chart.x(left), chart.y(share)
     return {
         "x": round(x + 0.4, 2),
@@ -281,8 +262,9 @@ def _aum_chart(m: DataMap) -> dict[str, Any]:
     def share(value: float) -> float:
         return (value - low) / (high - low)
 
-    step = _round_step((high - low) / 7)
+    step = round_step((high - low) / 7)
     ticks = np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step
+    axis = Axis(low, high, tuple(ticks.round(12).tolist()))
     return {
         "chart": AUM,
         "bars": [
@@ -292,7 +274,7 @@ def _aum_chart(m: DataMap) -> dict[str, Any]:
             }
             for a, b, c in zip(edges, edges[1:], count.tolist(), strict=False)
         ],
-        "ticks": [{"x": AUM.x(share(float(t))), "label": f"{t:.6g}"} for t in ticks],
+        "ticks": AUM.x_ticks(axis),
         "most": most,
         "zero": AUM.x(share(0.0)),
         "median": AUM.x(share(median)),
@@ -301,12 +283,6 @@ def _aum_chart(m: DataMap) -> dict[str, Any]:
         "median_left": share(median) > 0.75 or (median < 0 and share(median) > 0.25),
         "zero_left": median > 0 and share(0.0) > 0.05,
     }
-
-
-def _round_step(value: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below a value."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(k * power for k in (1, 2, 5, 10) if k * power >= value * (1 - 1e-9))
 
 
 def _class_rows(m: DataMap) -> list[dict[str, Any]]:

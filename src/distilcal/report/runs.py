@@ -5,7 +5,6 @@ Everything is read from a ``RunSummary``: ``show_runs`` prints it, ``write_runs_
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distilcal import __version__
+from distilcal.report.charts.scales import Axis, axis_of, unit_axis
 from distilcal.report.console import build_console, prose_width
 from distilcal.report.evaluations.page import CHART, COUNTS, reliability_chart
 from distilcal.report.html import render_template, write_text
@@ -90,7 +90,8 @@ def render_runs(summary: RunSummary) -> str:
         reading=list(reading(s)),
         chart=CHART,
         counts=COUNTS,
-        ticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
+        unit_x=CHART.x_ticks(unit_axis()),
+        unit_y=CHART.y_ticks(unit_axis()),
         sets=list(s.sets),
         tables=[
             {"name": name, "where": _where(name), "rows": [_row(m, name) for m in s.models if name in m.facts["sets"]]}
@@ -173,86 +174,61 @@ def _number(value: float | None) -> str:
 def _scatter(s: RunSummary, name: str) -> dict[str, Any]:
     """Accuracy against ECE, as trained (filled) and calibrated (open), with intervals."""
     points = []
-    for m in s.models:
+    for model in s.models:
         for state in ("given", "calibrated"):
-            a, e = m.metric(name, "accuracy", state), m.metric(name, "ece", state)
-            if a is not None and e is not None:
-                points.append((m, state, a, e))
+            accuracy, ece = model.metric(name, "accuracy", state), model.metric(name, "ece", state)
+            if accuracy is not None and ece is not None:
+                points.append((model, state, accuracy, ece))
     if not points:
         return {"name": name, "points": [], "x_ticks": [], "y_ticks": []}
-    right = _nice(max(e["high"] for _, _, _, e in points))
-    low, high, rungs = _ladder(min(a["low"] for _, _, a, _ in points), max(a["high"] for _, _, a, _ in points))
-
-    def y(value: float) -> float:
-        return CHART.y((value - low) / max(high - low, 1e-9))
-
+    x_axis = axis_of([value for _, _, _, ece in points for value in (0.0, ece["high"])], zero=True)
+    y_axis = axis_of([value for _, _, accuracy, _ in points for value in (accuracy["low"], accuracy["high"])], percent=True)
     shapes = [
         {
-            "number": m.number,
+            "number": model.number,
             "open": state == "calibrated",
-            "main": m is s.main,
-            "x": CHART.x(e["value"] / right),
-            "y": y(a["value"]),
-            "left": CHART.x(e["low"] / right),
-            "right": CHART.x(e["high"] / right),
-            "low": y(a["low"]),
-            "high": y(a["high"]),
-            "title": f"{m.title}, {STATES[state]}: accuracy {a['value']:.3f}, ECE {e['value']:.3f}",
+            "main": model is s.main,
+            "x": CHART.x(x_axis.share(ece["value"])),
+            "y": CHART.y(y_axis.share(accuracy["value"])),
+            "left": CHART.x(x_axis.share(ece["low"])),
+            "right": CHART.x(x_axis.share(ece["high"])),
+            "low": CHART.y(y_axis.share(accuracy["low"])),
+            "high": CHART.y(y_axis.share(accuracy["high"])),
+            "title": f"{model.title}, {STATES[state]}: accuracy {accuracy['value']:.3f}, ECE {ece['value']:.3f}",
         }
-        for m, state, a, e in points
+        for model, state, accuracy, ece in points
     ]
-    steps = 5
     return {
         "name": name,
         "where": _where(name),
         "points": shapes,
-        "x_ticks": [{"x": CHART.x(i / steps), "label": f"{right * i / steps:.3g}"} for i in range(steps + 1)],
-        "y_ticks": [{"y": CHART.y(i / rungs), "label": f"{low + (high - low) * i / rungs:.0%}"} for i in range(rungs + 1)],
+        "x_ticks": CHART.x_ticks(x_axis),
+        "y_ticks": CHART.y_ticks(y_axis),
     }
-
-
-def _ladder(low: float, high: float) -> tuple[float, float, int]:
-    """Ends and number of steps of an axis of percentages: at most six steps of a round width."""
-    for step in (1, 2, 5, 10, 20):
-        first, last = math.floor(100 * low / step), math.ceil(100 * high / step)
-        if last - first <= 6:
-            break
-    return first * step / 100, max(last, first + 1) * step / 100, max(last - first, 1)
-
-
-def _nice(value: float) -> float:
-    """A round number at or above a value, in steps that divide by five."""
-    for step in (0.01, 0.025, 0.05, 0.1, 0.25, 0.5):
-        if value <= step:
-            return step
-    return 1.0
 
 
 def _curves(s: RunSummary, metric: str, title: str) -> dict[str, Any]:
-    """A figure on dev after every epoch, one line per trained model."""
-    found = [(m, [h["dev"][metric] for h in m.run.history(m.stage)]) for m in s.models]
-    found = [(m, values) for m, values in found if values]
-    if not found:
+    """A metric on dev after every epoch, one line per trained model."""
+    courses = [(model, [epoch["dev"][metric] for epoch in model.run.history(model.stage)]) for model in s.models]
+    courses = [(model, values) for model, values in courses if values]
+    if not courses:
         return {"title": title, "lines": []}
-    longest = max(len(values) for _, values in found)
-    low, high = min(min(v) for _, v in found), max(max(v) for _, v in found)
-    room = max(high - low, 1e-6) * 0.08
-    low, high = max(0.0, low - room), high + room
+    longest = max(len(values) for _, values in courses)
+    x_axis = Axis(0.5, longest + 0.5, tuple(t for t in axis_of(range(1, longest + 1), whole=True).ticks if 1 <= t <= longest))
+    y_axis = axis_of([value for _, values in courses for value in values])
     lines = []
-    for m, values in found:
-        places = [(CHART.x((i + 0.5) / longest), CHART.y((v - low) / (high - low))) for i, v in enumerate(values)]
+    for model, values in courses:
         dots = [
-            {"x": x, "y": y, "title": f"{m.title}, epoch {i + 1}: {v:.4f}"}
-            for i, ((x, y), v) in enumerate(zip(places, values, strict=True))
+            {
+                "x": CHART.x(x_axis.share(epoch)),
+                "y": CHART.y(y_axis.share(value)),
+                "title": f"{model.title}, epoch {epoch}: {value:.4f}",
+            }
+            for epoch, value in enumerate(values, start=1)
         ]
-        lines.append({"number": m.number, "main": m is s.main, "points": " ".join(f"{x},{y}" for x, y in places), "dots": dots})
-    shown = [i for i in range(longest) if longest <= 12 or i % math.ceil(longest / 10) == 0]
-    return {
-        "title": title,
-        "lines": lines,
-        "x_ticks": [{"x": CHART.x((i + 0.5) / longest), "label": str(i + 1)} for i in shown],
-        "y_ticks": [{"y": CHART.y(i / 4), "label": f"{low + (high - low) * i / 4:.3f}"} for i in range(5)],
-    }
+        points = " ".join(f"{dot['x']},{dot['y']}" for dot in dots)
+        lines.append({"number": model.number, "main": model is s.main, "points": points, "dots": dots})
+    return {"title": title, "lines": lines, "x_ticks": CHART.x_ticks(x_axis), "y_ticks": CHART.y_ticks(y_axis)}
 
 
 def _diagrams(s: RunSummary) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,6 @@ class names and file names from the user's files stay text.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ import numpy as np
 from distilcal import __version__
 from distilcal.evaluation import ModelEvaluation, SetEvaluation, ThresholdCheck
 from distilcal.metrics import CALIBRATION_ERRORS, HUMAN_METRICS, METRICS, Reliability
+from distilcal.report.charts.frame import Frame
+from distilcal.report.charts.scales import Axis, round_step, unit_axis
 from distilcal.report.evaluations.sentences import FEW_ROWS, next_steps, reading
 from distilcal.report.evaluations.terminal import SHIFT_METRICS
 from distilcal.report.html import render_template, write_text
@@ -23,27 +24,10 @@ from distilcal.selective import counted
 
 MOST_CLASSES = 200
 CURVE_POINTS = 240
-TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # steps of the risk axis
 
 
-@dataclass(frozen=True)
-class Chart:
-    """The frame of a chart in SVG units: data in [0, 1]² go to the inner rectangle."""
-
-    left: float = 54.0
-    top: float = 12.0
-    width: float = 296.0
-    height: float = 240.0
-
-    def x(self, value: float) -> float:
-        return round(self.left + self.width * value, 2)
-
-    def y(self, value: float) -> float:
-        return round(self.top + self.height * (1 - value), 2)
-
-
-CHART = Chart()
-COUNTS = Chart(top=288.0, height=60.0)
+CHART = Frame()
+COUNTS = Frame(top=288.0, height=60.0)
 
 
 def write_page(evaluation: ModelEvaluation, path: Path) -> None:
@@ -63,7 +47,8 @@ def render(evaluation: ModelEvaluation) -> str:
         next_steps=list(next_steps(a)),
         chart=CHART,
         counts=COUNTS,
-        ticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
+        unit_x=CHART.x_ticks(unit_axis()),
+        unit_y=CHART.y_ticks(unit_axis()),
         sets=sets,
         curves=_risk_chart(a),
         definitions=_definitions(a),
@@ -168,14 +153,13 @@ def _risk_chart(a: ModelEvaluation) -> dict[str, Any]:
         coverage, right = (a.threshold.coverage, a.threshold.accuracy) if check is None else (check.coverage, check.accuracy)
         if not math.isnan(right):
             mark = {"x": CHART.x(coverage), "y": CHART.y(min((1 - right) / top, 1.0)), "coverage": coverage}
-    step = next(s for s in TICKS if top / s <= 5)
-    steps = np.arange(0, top + 1e-9, step)
+    axis = Axis(0.0, top, tuple(np.arange(0, top + 1e-9, round_step(top / 5)).round(6).tolist()), percent=True)
     return {
         "line": line,
         "best": best,
         "mark": mark,
         "wanted": CHART.y(min((1 - a.threshold.wanted) / top, 1.0)),
-        "ticks": [{"y": CHART.y(s / top), "label": f"{s * 100:g}%"} for s in steps.round(4)],
+        "ticks": CHART.y_ticks(axis),
         "report": report,
     }
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from distilcal import __version__
-from distilcal.report.charts import COLOURS, draw
+from distilcal.report.charts.marks import COLOURS, MARKS
+from distilcal.report.charts.study import draw
 from distilcal.report.formatting import format_p_value
 from distilcal.report.html import render_template
-from distilcal.report.map_page import MARKS
 from distilcal.report.studies.cells import (
     SIGNS,
     arrow,

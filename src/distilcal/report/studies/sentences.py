@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from distilcal.report.charts import BAND
-from distilcal.report.map_page import MOST_POINTS
+from distilcal.report.charts.marks import MOST_POINTS
+from distilcal.report.charts.study import BAND
 from distilcal.report.studies.cells import arrow, comparison_state, format_difference, format_value, format_with_std, paper_text
 from distilcal.selective import counted, in_percent
 

@@ -1,0 +1,166 @@
+"""The charts of a study: lines, scatters, reliability diagrams, projections and data maps.
+
+To add a kind, write a function ``(chart, key) -> str`` and enter it in ``CHARTS``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+
+import numpy as np
+
+from distilcal.report.charts.marks import INK, LINE, MARKS, MOST_POINTS, correctness_level
+from distilcal.report.charts.plot import Chart, Plot, level_group, series_group
+from distilcal.report.charts.scales import Axis, axis_of, is_geometric, unit_axis, variability_end, variability_ticks
+from distilcal.report.charts.svg import element, polyline_points, text_element, truncate
+from distilcal.selective import counted
+
+BAND = 8  # a line with so many points has its intervals as a band, one with fewer as whiskers
+MANY = 400  # points: then smaller marks, drawn together, without words of their own
+LABELLED = 40  # points of a scatter that may carry their names
+
+
+def draw(chart: Chart, key: str = "chart") -> str:
+    """Return the SVG of a chart of any kind; ``key`` begins the ids in it."""
+    return CHARTS[chart["kind"]](chart, key)
+
+
+def line_chart(chart: Chart, key: str = "chart") -> str:
+    """Draw a line for each series, its intervals as whiskers or as a band. Gaps stay gaps; powers stand on a log axis."""
+    spans = [finite_points(s["points"]) for s in chart["series"]]
+    across = [p[0] for points in spans for p in points]
+    x, y = axis_of(across, whole=True, log=is_geometric(across)), axis_of(heights(spans), zero=True)
+    plot = Plot(chart, x, y, lines=True)
+    for i, series in enumerate(chart["series"]):
+        drawn = finite_points(series["points"])
+        ranges = [p for p in drawn if len(p) > 3]
+        inside = []
+        if len(ranges) >= BAND:
+            edge = [plot.at(p[0], p[3]) for p in ranges] + [plot.at(p[0], p[2]) for p in reversed(ranges)]
+            inside.append(element("polygon", points=polyline_points(edge), fill="currentColor", opacity=0.13))
+        else:
+            inside += [plot.whisker(p) for p in ranges]
+        inside += [plot.line(i, part) for part in unbroken_runs(series["points"])]
+        inside += [plot.mark(i, p, plot.tooltip(series, p)) for p in drawn]
+        plot.add(series_group(i, *inside))
+    return plot.svg(key)
+
+
+def scatter_chart(chart: Chart, key: str = "chart") -> str:
+    """Draw a mark for each point, with its interval, and its label where there is room."""
+    spans = [finite_points(s["points"]) for s in chart["series"]]
+    plot = Plot(chart, axis_of(p[0] for points in spans for p in points), axis_of(heights(spans)))
+    many = sum(map(len, spans)) > MANY
+    for i, (series, points) in enumerate(zip(chart["series"], spans, strict=True)):
+        if many:
+            plot.add(series_group(i, plot.cloud(i, points) if points else ""))
+            continue
+        labels = chain(series.get("labels") or [], repeat(""))
+        names = [str(name) for point, name in zip(series["points"], labels, strict=False) if finite_points([point])]
+        whiskers = [plot.whisker(p) for p in points if len(p) > 3]
+        marks = [plot.mark(i, p, plot.tooltip(series, p, name)) for p, name in zip(points, names, strict=True)]
+        plot.add(series_group(i, *whiskers, *marks))
+        plot.named += [(plot.at(p[0], p[1]), name) for p, name in zip(points, names, strict=True)]
+    if sum(map(len, spans)) <= LABELLED:
+        plot.add(*plot.labels())
+    return plot.svg(key)
+
+
+def reliability_chart(chart: Chart, key: str = "chart") -> str:
+    """Draw accuracy against confidence bin by bin, with intervals; marks grow with the rows of their bin."""
+    unit = unit_axis()
+    plot = Plot({"x": "confidence", "y": "accuracy", **chart, "diagonal": True}, unit, unit, height=264.0, lines=True)
+    spans = [finite_points(s["points"]) for s in chart["series"]]
+    most = max((p[4] for points in spans for p in points if len(p) > 4), default=1.0) or 1.0
+    for i, (series, points) in enumerate(zip(chart["series"], spans, strict=True)):
+        sizes = [0.7 + 0.9 * math.sqrt(p[4] / most) if len(p) > 4 else 1.2 for p in points]
+        titles = [plot.tooltip(series, p, counted(int(p[4])) if len(p) > 4 else "") for p in points]
+        line = plot.line(i, points, stroke_width=1.2, opacity=0.75) if points else ""
+        marks = [plot.mark(i, p, title, size) for p, title, size in zip(points, titles, sizes, strict=True)]
+        plot.add(series_group(i, *(plot.whisker(p) for p in points if len(p) > 3), line, *marks))
+    return plot.svg(key)
+
+
+def projection_chart(chart: Chart, key: str = "chart") -> str:
+    """Draw points in a plane whose axes mean nothing by themselves: no numbers, one unit both ways."""
+    spans = [finite_points(s["points"]) for s in chart["series"]]
+    places = np.array([p[:2] for points in spans for p in points] or [[0.0, 0.0]])
+    low, high = places.min(axis=0), places.max(axis=0)
+    middle, half = (low + high) / 2, max(float((high - low).max()), 1e-9) * 0.53
+    x, y = (Axis(float(m) - half, float(m) + half, ()) for m in middle)
+    plot = Plot(chart, x, y, height=280.0, width=280.0)
+    many = len(places) > MANY
+    for i, (series, points) in enumerate(zip(chart["series"], spans, strict=True)):
+        marks = [plot.cloud(i, points)] if many and points else [plot.mark(i, p, str(series["name"]), 0.9) for p in points]
+        plot.add(series_group(i, *marks, opacity=0.8))
+    return plot.svg(key)
+
+
+def map_chart(chart: Chart, key: str = "chart") -> str:
+    """Draw a data map: confidence over variability, the mark by correctness; a panel for each series, one below the other."""
+    spans = [np.array([p for p in finite_points(s["points"]) if len(p) == 3]).reshape(-1, 3) for s in chart["series"]]
+    widest = max((float(points[:, 0].max()) for points in spans if len(points)), default=0.0)
+    end = variability_end(widest)
+    room = 0.02  # so that marks at the ends are whole
+    x = Axis(-room * end, (1 + room) * end, variability_ticks(end))
+    y = unit_axis(room)
+    named = {"x": "variability", "y": "confidence", **chart, "series": ()}
+    plot = Plot(
+        named, x, y, height=250.0, panels=max(len(spans), 1), key=[(f"{i / 5:g}", correctness_level(i / 5)) for i in range(6)]
+    )
+    mean = np.linspace(0, 1, 201)
+    spread = np.sqrt(mean * (1 - mean))  # no example can lie further right, whatever the model says
+    for i, points in enumerate(spans):
+        plot.panel = i
+        for half in (mean <= 0.5, mean >= 0.5):
+            edge = [plot.at(s, c) for s, c in zip(spread[half], mean[half], strict=True) if s <= end]
+            plot.add(element("polyline", class_="frame", points=polyline_points(edge), fill="none", stroke=LINE))
+        rows = np.random.default_rng(0).permutation(len(points))[:MOST_POINTS]  # shuffled, so that no level lies on top
+        for part in np.array_split(rows, max(1, len(rows) // 200)):
+            levels = np.array([correctness_level(c) for c in points[part, 2]])
+            for level in np.unique(levels).tolist():
+                plot.add(level_group(level, plot.shapes(MARKS[level], points[part[levels == level]].tolist())))
+        if len(spans) > 1:
+            name = truncate(str(chart["series"][i]["name"]), plot.frame.width)
+            plot.add(text_element(name, plot.frame.left, plot.frame.top - 6, class_="key", font_weight=600, fill=INK))
+    return plot.svg(key)
+
+
+CHARTS: dict[str, Callable[[Chart, str], str]] = {
+    "line": line_chart,
+    "scatter": scatter_chart,
+    "reliability": reliability_chart,
+    "projection": projection_chart,
+    "map": map_chart,
+}
+
+
+def finite_points(points: Iterable[Sequence[float | None]]) -> list[list[float]]:
+    """Return the points that can be drawn; one whose interval cannot keeps its place and loses the interval."""
+    drawn = []
+    for point in points:
+        numbers = [math.nan if v is None else float(v) for v in point]
+        if all(map(math.isfinite, numbers)):
+            drawn.append(numbers)
+        elif all(map(math.isfinite, numbers[:2])):
+            drawn.append(numbers[:2])
+    return drawn
+
+
+def unbroken_runs(points: Iterable[Sequence[float | None]]) -> list[list[list[float]]]:
+    """Return runs of points without a gap between them."""
+    parts: list[list[list[float]]] = [[]]
+    for point in points:
+        drawn = finite_points([point])
+        if drawn:
+            parts[-1] += drawn
+        else:
+            parts.append([])
+    return [part for part in parts if len(part) > 1]
+
+
+def heights(spans: Iterable[Iterable[Sequence[float]]]) -> list[float]:
+    """Return all y values with the ends of their intervals."""
+    return [v for points in spans for p in points for v in (p[1], *p[2:4])]
