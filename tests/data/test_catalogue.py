@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distilcal.data import Choices, Images, Texts
-from distilcal.data.catalogue import _ENTRIES, BENCHMARKS, Benchmark, load_benchmark, summary
+from distilcal.data.catalogue import _ENTRIES, BENCHMARKS, Benchmark, load_benchmark, summarise_benchmark
 from distilcal.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def mrpc(folder):
 
 def test_summary_counts_rows_classes_and_overlaps(tmp_path):
     mrpc(tmp_path / "mrpc")
-    found = summary("mrpc", root=tmp_path)
+    found = summarise_benchmark("mrpc", root=tmp_path)
     assert found.benchmark is BENCHMARKS["mrpc"]
     assert found.sizes == {"train": 3, "dev": 2, "test": 1}
     assert found.counts["train"] == {"different": 1, "paraphrase": 2}
@@ -127,7 +127,7 @@ def test_summary_of_sensitive_data_shows_no_example(tmp_path):
     write(
         tmp_path / "epitome" / "explorations-reddit.csv.gz", f"sp_id,rp_id,seeker_post,response_post,level,rationales\n{rows}"
     )
-    found = summary("epitome_explorations", root=tmp_path)
+    found = summarise_benchmark("epitome_explorations", root=tmp_path)
     assert found.examples == ()
     assert found.sizes == {"train": 30, "dev": 2, "test": 8}
     assert sum(c["some"] for c in found.counts.values()) == 26

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from real_benchmarks import DATA, loaded
 
-from distilcal.data.catalogue import BENCHMARKS, load_benchmark, summary
+from distilcal.data.catalogue import BENCHMARKS, load_benchmark, summarise_benchmark
 from distilcal.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -130,4 +130,4 @@ def test_vader_from_the_real_archive_is_the_same(tmp_path, name):
 
 
 def test_summary_of_votes(vader_folders):
-    assert summary("vader_amazon", root=vader_folders / "table").soft_labels
+    assert summarise_benchmark("vader_amazon", root=vader_folders / "table").soft_labels

@@ -193,9 +193,9 @@ def show_command(name: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from distilcal.data.catalogue import summary
+    from distilcal.data.catalogue import summarise_benchmark
 
-    found = summary(name)
+    found = summarise_benchmark(name)
     b = found.benchmark
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     console.print(Text(f"{name}: {b.task} ({b.kind}, {len(b.classes)} classes)", style="bold"))

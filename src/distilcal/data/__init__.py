@@ -1,6 +1,6 @@
 """Data: what a model reads and what is true, from files, folders, arrays and hubs; splits that do not leak."""
 
-from distilcal.data.catalogue import BENCHMARKS, Benchmark, load_benchmark, summary
+from distilcal.data.catalogue import BENCHMARKS, Benchmark, load_benchmark, summarise_benchmark
 from distilcal.data.corruptions import CORRUPTIONS, corrupted
 from distilcal.data.dataset import Choices, Dataset, Images, Role, Texts, Vectors, choices, overlap, texts
 from distilcal.data.image_source import read_sheet
@@ -26,6 +26,6 @@ __all__ = [
     "read_dataset",
     "read_sheet",
     "read_table",
-    "summary",
+    "summarise_benchmark",
     "texts",
 ]

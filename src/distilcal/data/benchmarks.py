@@ -29,7 +29,7 @@ from distilcal.errors import InputError
 from distilcal.io.atomic import open_npz
 from distilcal.io.tables import Table, read_table
 
-Splits = dict[str, Dataset]
+SplitsByName = dict[str, Dataset]
 Group = Literal["", "text", "pair", "prompt"]  # which part of the input tells what must not be divided
 SEED = 20  # of every division and shuffle: part of what a benchmark is
 SHARES = {
@@ -77,10 +77,10 @@ CIFAR100 = _names(
 # ---- what readers share ------------------------------------------------------------------------------------------------
 
 
-def divide(whole: Dataset, names: str, shares: Sequence[float] = ()) -> Splits:
+def divide(whole: Dataset, names: str, shares: Sequence[float] = ()) -> SplitsByName:
     """Parts named as in ``SHARES``, ``train+dev`` for instance, in those shares or the given; a single name is the whole."""
     *first, last = names.split("+")
-    parts: Splits = {}
+    parts: SplitsByName = {}
     left = 1.0
     for name, share in zip(first, shares or SHARES.get(names, ()), strict=False):
         parts[name], whole = _by_group(whole, share / left)
@@ -97,7 +97,7 @@ def _by_group(data: Dataset, fraction: float) -> tuple[Dataset, Dataset]:
     return data.select(inside), data.select(~inside)
 
 
-def settled(data: Dataset, group: Group = "") -> Dataset:
+def with_content_ids(data: Dataset, group: Group = "") -> Dataset:
     """The same data with ids made from content, a group for each distinct text, pair or prompt, and no blanks around texts.
 
     Some splits have such blanks and others not, and some tokenisers make a token of them.
@@ -152,16 +152,16 @@ def read_tables(
     header: Sequence[str] | None = None,
     drop: str = "",
     shuffle: bool = False,
-) -> Splits:
-    """Splits from one table each; a table named ``dev+test`` is divided. Rows labelled ``drop`` are left out."""
+) -> SplitsByName:
+    """SplitsByName from one table each; a table named ``dev+test`` is divided. Rows labelled ``drop`` are left out."""
     columns = columns or Columns()
-    splits: Splits = {}
+    splits: SplitsByName = {}
     for names, pattern in files.items():
         table = _table(folder, pattern, header)
         if drop:
             labels = table.values(columns.label)
             table = table.select([row for row, label in enumerate(labels) if label != drop])
-        data = settled(dataset_from_table(table, columns, classes), group)
+        data = with_content_ids(dataset_from_table(table, columns, classes), group)
         splits |= divide(shuffled(data) if shuffle else data, names)
     return splits
 
@@ -169,12 +169,12 @@ def read_tables(
 # ---- text --------------------------------------------------------------------------------------------------------------
 
 
-def read_goemotions(folder: Path) -> Splits:
+def read_goemotions(folder: Path) -> SplitsByName:
     """Ekman's six emotions and neutral. Where raters left several, one is drawn by a hash of the comment's id."""
     fine = _file(folder, "emotions.txt").read_text(encoding="utf-8").split()
     coarse = {e: c for c, members in _json(_file(folder, "ekman_mapping.json")).items() for e in members}
     index = [EMOTIONS.index(coarse.get(e, e)) for e in fine]
-    splits: Splits = {}
+    splits: SplitsByName = {}
     for name in ("train", "dev", "test"):
         table = _table(folder, f"{name}.tsv*", header=("text", "labels", "id"))
         ids = table.texts("id")
@@ -190,9 +190,9 @@ def _draw(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
-def read_meld(folder: Path) -> Splits:
+def read_meld(folder: Path) -> SplitsByName:
     """Utterances, grouped by dialogue; the label non-neutral, which some copies have, is left out."""
-    splits: Splits = {}
+    splits: SplitsByName = {}
     for name in ("train", "dev", "test"):
         table = _table(folder, f"{name}_sent_emo.csv*")
         labels = np.array(table.texts("Emotion"))
@@ -204,7 +204,7 @@ def read_meld(folder: Path) -> Splits:
     return splits
 
 
-def read_epitome(folder: Path, mechanism: str) -> Splits:
+def read_epitome(folder: Path, mechanism: str) -> SplitsByName:
     """Posts and responses, divided 75 : 5 : 20 by seeker's post, alike for the three mechanisms: labels have no part in it."""
     table = _table(folder, f"{mechanism}-reddit.csv*")
     labels = np.array([int(level != "0") for level in table.texts("level")])
@@ -216,7 +216,7 @@ def read_epitome(folder: Path, mechanism: str) -> Splits:
     return {name: whole.select(np.isin(whole.ids, part.ids)) for name, part in parts.items()}
 
 
-def read_news_empathy(folder: Path) -> Splits:
+def read_news_empathy(folder: Path) -> SplitsByName:
     """Essays on news, divided by writer."""
     table = _table(folder, "messages.csv*")
     labels = np.array([int(v) for v in table.texts("empathy_bin")])
@@ -224,17 +224,17 @@ def read_news_empathy(folder: Path) -> Splits:
     return divide(Dataset(texts(table.texts("essay")), labels, EMPATHY, ids, groups=writers), "train+dev+test")
 
 
-def read_votes_on_paraphrases(folder: Path) -> Splits:
+def read_votes_on_paraphrases(folder: Path) -> SplitsByName:
     """Pairs with the share of six raters who said paraphrase; three against three is left out, as in the corpus."""
     table = _table(folder, "test_votes.tsv*")
     votes, raters = (np.array(table.values(c), dtype=np.int64) for c in ("votes", "n_annotators"))
     share = votes / raters
     inputs = texts(table.texts("sentence1"), table.texts("sentence2"))
     data = Dataset(inputs, (share > 0.5).astype(np.int64), PARAPHRASE, label_probs=np.c_[1 - share, share])
-    return {"test": settled(data.select(share != 0.5), "text")}
+    return {"test": with_content_ids(data.select(share != 0.5), "text")}
 
 
-def read_chaosnli(folder: Path, part: str) -> Splits:
+def read_chaosnli(folder: Path, part: str) -> SplitsByName:
     """Pairs with the shares of a hundred raters; the label is their majority."""
     table = _table(folder, f"chaosNLI_{part}.jsonl*")
     letters = {name[0]: i for i, name in enumerate(NLI)}
@@ -245,7 +245,7 @@ def read_chaosnli(folder: Path, part: str) -> Splits:
     return {"test": Dataset(inputs, labels, NLI, np.array(table.texts("uid")), votes, _keys(inputs.text))}
 
 
-def read_adv_glue(folder: Path, task: str, classes: Sequence[str]) -> Splits:
+def read_adv_glue(folder: Path, task: str, classes: Sequence[str]) -> SplitsByName:
     """Adversarial examples of one GLUE task."""
     path = _file(folder, "dev_ann.json*")
     tasks = _json(path)
@@ -261,9 +261,9 @@ def _json(path: Path) -> Any:
     return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
 
 
-def read_newsgroups(folder: Path, *, raw: bool = False) -> Splits:
+def read_newsgroups(folder: Path, *, raw: bool = False) -> SplitsByName:
     """Messages, grouped by subject; unless ``raw``, their bodies only, without those that are then empty."""
-    splits: Splits = {}
+    splits: SplitsByName = {}
     for names in ("train+dev", "test"):
         table = _table(folder, f"{names.partition('+')[0]}.jsonl*")
         message = table.texts("text")
@@ -319,7 +319,7 @@ VADER = {
 VADER_ARCHIVE = "hutto_ICWSM_2014.tar.gz"
 
 
-def read_vader(folder: Path, domain: str) -> Splits:
+def read_vader(folder: Path, domain: str) -> SplitsByName:
     """Texts whose mean rating is beyond ±0.5, with the shares of raters above and below zero; zeros count half each."""
     rows = _vader_rows(folder, domain)
     ratings = [np.array(r.split(","), dtype=np.int64) for _, r, _ in rows]
@@ -382,16 +382,16 @@ def _lines(content: bytes) -> list[list[str]]:
 # ---- images ------------------------------------------------------------------------------------------------------------
 
 
-def read_cifar(folder: Path, classes: Sequence[str], *, shuffle: bool = False) -> Splits:
+def read_cifar(folder: Path, classes: Sequence[str], *, shuffle: bool = False) -> SplitsByName:
     """Sheets of images; those that stand in class order are to be shuffled."""
-    splits: Splits = {}
+    splits: SplitsByName = {}
     for names in ("train+dev", "test"):
         data = _sheet(folder, names.partition("+")[0], classes)
         splits |= divide(shuffled(data) if shuffle else data, names)
     return splits
 
 
-def read_cifar10h(folder: Path) -> Splits:
+def read_cifar10h(folder: Path) -> SplitsByName:
     """The test images of CIFAR-10, which must stand in the folder cifar10 beside, with the shares of human choices."""
     with open_npz(_file(folder, "counts.npz")) as arrays:
         counts = arrays["counts"].astype(np.float64)
@@ -405,11 +405,11 @@ def _sheet(folder: Path, split: str, classes: Sequence[str]) -> Dataset:
     return Dataset(read_sheet(_file(folder, f"{split}*.webp"), side=32), labels, tuple(classes))
 
 
-def read_fashion_mnist(folder: Path) -> Splits:
+def read_fashion_mnist(folder: Path) -> SplitsByName:
     """28 × 28 pixels of grey, three times for red, green and blue."""
     with open_npz(_file(folder, "fashion_mnist*.npz")) as arrays:
         held = {key: arrays[key] for key in arrays}
-    splits: Splits = {}
+    splits: SplitsByName = {}
     for names in ("train+dev", "test"):
         split = names.partition("+")[0]
         pixels = np.repeat(held[f"{split}_images"][..., None], 3, axis=3)
@@ -417,10 +417,10 @@ def read_fashion_mnist(folder: Path) -> Splits:
     return splits
 
 
-def read_tiny_imagenet(folder: Path) -> Splits:
+def read_tiny_imagenet(folder: Path) -> SplitsByName:
     """64 × 64 pixels, read from the zip; the official validation images are the test."""
     pillow = import_pillow()
-    splits: Splits = {}
+    splits: SplitsByName = {}
     with zipfile.ZipFile(_file(folder, "tiny_imagenet10.zip")) as archive:
         lines = archive.read("classes.txt").decode("utf-8").splitlines()
         names = {wnid: name.partition(",")[0].strip() for wnid, _, name in (line.partition("\t") for line in lines)}
@@ -432,10 +432,10 @@ def read_tiny_imagenet(folder: Path) -> Splits:
     return splits
 
 
-def read_cinic10(folder: Path, *, only_imagenet: bool = False) -> Splits:
+def read_cinic10(folder: Path, *, only_imagenet: bool = False) -> SplitsByName:
     """Folders train, valid and test of pictures by class; ``only_imagenet``: the test without what came from CIFAR-10."""
     wanted = {"test": "test"} if only_imagenet else {"train": "train", "dev": "valid", "test": "test"}
-    splits: Splits = {}
+    splits: SplitsByName = {}
     for split, name in wanted.items():
         if not (folder / name).is_dir():
             raise InputError(f"there is no folder {name!r}", source=str(folder), remedy="see docs/benchmarks.md")
@@ -447,7 +447,7 @@ def read_cinic10(folder: Path, *, only_imagenet: bool = False) -> Splits:
     return splits
 
 
-def read_corrupted(folder: Path, classes: Sequence[str]) -> Splits:
+def read_corrupted(folder: Path, classes: Sequence[str]) -> SplitsByName:
     """The test images under every corruption whose .npy is there, in five severities; groups are the images."""
     files = [f for f in sorted(folder.glob("*.npy")) if f.stem != "labels"]
     labels = _array(_file(folder, "labels.npy"))

@@ -1,4 +1,4 @@
-"""The catalogue of benchmarks: what each is, where its files stand, which rule makes its classes and splits.
+"""The catalogue of benchmarks: what each is, where its files are, which rule makes its classes and splits.
 
 ``load_benchmark`` reads one by name; docs/benchmarks.md shows the folders. To add one, write an entry with a reader from
 ``benchmarks``. Benchmarks with the same classes name them alike, so that one can be the out-of-domain set of another.
@@ -21,21 +21,34 @@ from typing import Literal
 import numpy as np
 
 from distilcal.data import benchmarks as b
-from distilcal.data.dataset import Dataset, overlap
+from distilcal.data.dataset import Dataset, Role, overlap
 from distilcal.data.sources import HUB_PREFIX, read_dataset
 from distilcal.data.table_source import Columns
 from distilcal.errors import InputError
 
-VARIABLE = "DISTILCAL_DATA"
+DATA_VARIABLE = "DISTILCAL_DATA"
 PAGE = "docs/benchmarks.md"
-# What comes of a file that is cut off, or is another one than its name says.
+UNLABELLED = "-1"  # how hub copies mark rows without a label
+# What readers raise for a file that is cut off, or is another one than its name says.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 Kind = Literal["text", "text pair", "multiple choice", "image"]
 
 
 @dataclass(frozen=True)
 class OnHub:
-    """How the hub's copy is read: its splits by ours (``dev+test`` is divided), and its class names in the order of ours."""
+    """How the hub's copy of a benchmark is read.
+
+    Attributes
+    ----------
+    splits : mapping of str to str
+        The hub's split for each of ours; ``dev+test`` is divided.
+    names : tuple of str
+        The hub's class names in the order of ours.
+    columns : Columns
+        Which columns hold what.
+    group : {"", "text", "pair", "prompt"}
+        Which part of the input must not be divided by a split.
+    """
 
     splits: Mapping[str, str]
     names: tuple[str, ...]
@@ -45,26 +58,50 @@ class OnHub:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark. ``read`` gives its splits from a folder."""
+    """One benchmark of the catalogue.
+
+    Attributes
+    ----------
+    name, task, kind : str
+        Its name, what is to be classified, and what the examples are.
+    classes : tuple of str
+        The classes in order.
+    hub : str
+        Its name on the Hugging Face hub, as NAME or NAME/CONFIG; empty: none.
+    folder : str
+        Its folder under ``$DISTILCAL_DATA``.
+    licence, paper : str
+        Terms of use, and who published it.
+    note : str
+        What a user must know, and the rules that were applied.
+    reader : callable
+        ``reader(folder)`` returns the splits by name.
+    ood : tuple of str
+        Benchmarks that are usual out-of-domain partners.
+    on_hub : OnHub, optional
+        How the hub's copy is read, where that can be read as it is.
+    sensitive : bool
+        Whether no example may be shown.
+    """
 
     name: str
     task: str
     kind: Kind
     classes: tuple[str, ...]
-    hub: str  # as NAME or NAME/CONFIG; empty: none
-    folder: str  # under $DISTILCAL_DATA
+    hub: str
+    folder: str
     licence: str
     paper: str
-    note: str  # what a user must know, and the rule applied
+    note: str
     reader: Callable[[Path], dict[str, Dataset]]
-    ood: tuple[str, ...] = ()  # usual out-of-domain partners
-    on_hub: OnHub | None = None  # where the hub's copy can be read as it is
-    sensitive: bool = False  # no example is to be shown
+    ood: tuple[str, ...] = ()
+    on_hub: OnHub | None = None
+    sensitive: bool = False
 
     def read(self, folder: Path) -> dict[str, Dataset]:
-        """The splits there are of train, dev and test, named after the benchmark, each with its role."""
+        """Return the splits that a folder holds, by name, each with its role."""
         try:
-            return self._named(self.reader(folder))
+            return self._with_roles(self.reader(folder))
         except InputError:
             raise
         except DAMAGE as error:
@@ -75,59 +112,105 @@ class Benchmark:
             ) from error
 
     def read_hub(self) -> dict[str, Dataset]:
-        """The same from the hub, without rows that have no label."""
+        """Return the splits of the hub's copy, by name, without rows that have no label."""
         if self.on_hub is None:
             raise InputError(f"{self.name} is not read from the hub", remedy=f"put its files in a folder, see {PAGE}")
         splits: dict[str, Dataset] = {}
         for ours, theirs in self.on_hub.splits.items():
-            unlabelled = "-1"
             source = f"{HUB_PREFIX}{self.hub}@{theirs}"
-            data = read_dataset(source, columns=self.on_hub.columns, classes=(*self.on_hub.names, unlabelled))
+            data = read_dataset(source, columns=self.on_hub.columns, classes=(*self.on_hub.names, UNLABELLED))
             assert data.labels is not None
             data = replace(data.select(data.labels < len(self.classes)), classes=self.classes)
-            splits |= b.divide(b.settled(data, self.on_hub.group), ours)
-        return self._named(splits)
+            splits |= b.divide(b.with_content_ids(data, self.on_hub.group), ours)
+        return self._with_roles(splits)
 
-    def _named(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
-        order = [s for s in ("train", "dev", "test") if s in splits]
-        return {s: splits[s].with_role(s, f"{self.name}-{s}") for s in order}  # type: ignore[arg-type]
+    def _with_roles(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
+        roles: tuple[Role, ...] = ("train", "dev", "test")
+        return {role: splits[role].with_role(role, f"{self.name}-{role}") for role in roles if role in splits}
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What there is to say of a benchmark once it is read."""
+class BenchmarkSummary:
+    """Counts and examples of a benchmark.
+
+    Attributes
+    ----------
+    benchmark : Benchmark
+        Its entry in the catalogue.
+    sizes : dict of str to int
+        Number of examples by split.
+    counts : dict of str to dict
+        Number of examples by split and class.
+    overlaps : dict of pairs of str to int
+        Rows of the second split that read like one of the first.
+    groups : dict of str to int
+        Number of groups by split, where it has any.
+    soft_labels : bool
+        Whether a split has distributions over the classes.
+    examples : tuple of (class, input)
+        A few examples; none where the data are sensitive.
+    """
 
     benchmark: Benchmark
-    sizes: dict[str, int]  # by split
-    counts: dict[str, dict[str, int]]  # by split and class
-    overlaps: dict[tuple[str, str], int]  # rows of the second split that read like one of the first
-    groups: dict[str, int]  # by split, where it has any
+    sizes: dict[str, int]
+    counts: dict[str, dict[str, int]]
+    overlaps: dict[tuple[str, str], int]
+    groups: dict[str, int]
     soft_labels: bool
-    examples: tuple[tuple[str, str], ...]  # class and input; none where the data are sensitive
+    examples: tuple[tuple[str, str], ...]
 
 
 def load_benchmark(name: str, *, root: Path | None = None, hub: bool = False) -> dict[str, Dataset]:
-    """The splits of a benchmark by name, from its folder under ``root`` or $DISTILCAL_DATA, or with ``hub`` from its hub."""
+    """Read the splits of a benchmark.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the catalogue.
+    root : Path, optional
+        The folder that holds the folders of benchmarks. By default ``$DISTILCAL_DATA``.
+    hub : bool
+        Whether to read the copy on the Hugging Face hub instead.
+
+    Returns
+    -------
+    dict of str to Dataset
+        Its splits among train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If there is no such benchmark, or its files are missing or damaged.
+    """
     benchmark = find_benchmark(name)
     if hub:
         return benchmark.read_hub()
-    top = os.environ.get(VARIABLE) if root is None else root
-    remedy = f"lay the folder out as in {PAGE}"
-    if benchmark.on_hub is not None:
-        remedy += f", or read {benchmark.hub} with hub=True"
-    elif benchmark.hub:
-        remedy += f"; the hub has {benchmark.hub}"
-    if not top:
-        where = f"set {VARIABLE} to the folder that holds {benchmark.folder}/, or give root"
+    parent = os.environ.get(DATA_VARIABLE) if root is None else root
+    remedy = _how_to_get(benchmark)
+    if not parent:
+        where = f"set {DATA_VARIABLE} to the folder that holds {benchmark.folder}/, or give root"
         raise InputError(f"no folder of benchmarks is named, for {name}", remedy=f"{where}; {remedy}")
-    folder = Path(top) / benchmark.folder
+    folder = Path(parent) / benchmark.folder
     if not folder.is_dir():
-        raise InputError(f"there is no such folder, for {name} under {VARIABLE}", source=str(folder), remedy=remedy)
+        raise InputError(f"there is no such folder, for {name} under {DATA_VARIABLE}", source=str(folder), remedy=remedy)
     return benchmark.read(folder)
 
 
+def _how_to_get(benchmark: Benchmark) -> str:
+    remedy = f"lay the folder out as in {PAGE}"
+    if benchmark.on_hub is not None:
+        return f"{remedy}, or read {benchmark.hub} with hub=True"
+    if benchmark.hub:
+        return f"{remedy}; the hub has {benchmark.hub}"
+    return remedy
+
+
 def find_benchmark(name: str) -> Benchmark:
-    """The entry of that name; for an unknown one, an error that lists near ones."""
+    """Return the entry of the catalogue with this name; an unknown one is an InputError that lists near ones.
+
+    >>> find_benchmark("sst2").classes
+    ('negative', 'positive')
+    """
     if name not in BENCHMARKS:
         near = difflib.get_close_matches(name, BENCHMARKS, n=4, cutoff=0.4)
         raise InputError(
@@ -136,16 +219,27 @@ def find_benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-def summary(name: str, *, root: Path | None = None, hub: bool = False) -> Summary:
-    """Counts, overlaps between splits and a few examples of a benchmark."""
+def summarise_benchmark(name: str, *, root: Path | None = None, hub: bool = False) -> BenchmarkSummary:
+    """Return counts, overlaps between splits and a few examples of a benchmark.
+
+    Parameters
+    ----------
+    name, root, hub
+        As for ``load_benchmark``.
+
+    Returns
+    -------
+    BenchmarkSummary
+        What a user should know before using it.
+    """
     benchmark = find_benchmark(name)
     splits = load_benchmark(name, root=root, hub=hub)
     counts = {}
     for split, data in splits.items():
         assert data.labels is not None
-        found = np.bincount(data.labels, minlength=len(data.classes)).tolist()
-        counts[split] = dict(zip(data.classes, found, strict=True))
-    return Summary(
+        class_counts = np.bincount(data.labels, minlength=len(data.classes)).tolist()
+        counts[split] = dict(zip(data.classes, class_counts, strict=True))
+    return BenchmarkSummary(
         benchmark=benchmark,
         sizes={split: len(data) for split, data in splits.items()},
         counts=counts,
@@ -157,10 +251,11 @@ def summary(name: str, *, root: Path | None = None, hub: bool = False) -> Summar
 
 
 def _examples(data: Dataset, most: int = 4) -> tuple[tuple[str, str], ...]:
-    """The first example of each class, at most so many."""
+    """Return the first example of each class, for at most this many classes."""
     assert data.labels is not None
     classes, rows = np.unique(data.labels, return_index=True)
-    return tuple((data.classes[c], data.inputs.example(int(row))) for c, row in list(zip(classes, rows, strict=True))[:most])
+    pairs = zip(classes[:most], rows[:most], strict=True)
+    return tuple((data.classes[c], data.inputs.example(int(row))) for c, row in pairs)
 
 
 # ---- entries -----------------------------------------------------------------------------------------------------------
