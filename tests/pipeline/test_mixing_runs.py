@@ -81,7 +81,7 @@ class Seen:
     def facts(view, network, batch, made, rows, keep):
         found = {"view": view, "rows": batch.rows, "partners": rows, "keep": keep, "made": made, "batch": batch}
         if rows is not None:
-            found["share"] = view._shares(batch)
+            found["share"] = view.shares(batch)
             found["other"] = batch.load_rows(rows, 0, False)
             found["own_said"], found["other_said"] = network(batch.inputs), network(found["other"].inputs)
             if view.settings.kind == "mixup" and "input_ids" in batch.inputs:

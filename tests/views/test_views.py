@@ -417,7 +417,7 @@ def test_shares_follow_beta_and_views_of_a_step_have_the_same():
     drawn, partners = [], []
     for step in range(3000):
         batch = batch_of(torch.zeros(6, 2), [0] * 6, step=StepContext(np.arange(6), (0, 0, step)))
-        first, second = one._shares(batch), two._shares(batch)
+        first, second = one.shares(batch), two.shares(batch)
         assert torch.equal(first, second)
         drawn.append(float(first[0]))
         partners.append((one.pairs(None, batch, 0)[0] != two.pairs(None, batch, 1)[0]).any())
@@ -437,7 +437,7 @@ def test_alpha_0_and_unchanged_batches_are_the_plain_pass():
         assert view.targets.argmax(dim=1).tolist() == [0, 1, 2, 0]
         assert len(network.shown) == 1  # shared with the plain view
     changed = [
-        bool((build_view(ViewSettings(kind="cutmix", probability=0.5), 3)._shares(batch_of(torch.zeros(2, 1), [0, 0],
+        bool((build_view(ViewSettings(kind="cutmix", probability=0.5), 3).shares(batch_of(torch.zeros(2, 1), [0, 0],
               step=StepContext(np.arange(2), (0, 0, s)))) < 1).all())
         for s in range(400)
     ]  # fmt: skip
@@ -460,7 +460,7 @@ def test_features_cost_one_pass_and_only_for_those_who_have_partners():
     assert len(network.shown) == 2  # the plain pass and that of the partners
     partner, keep = view.pairs(None, batch, 0)
     assert len(network.shown[1][0]["vectors"]) == keep.sum() == len(seen)
-    share = view._shares(batch)[0]
+    share = view.shares(batch)[0]
     own, theirs = everything.inputs["vectors"][rows[keep]], everything.inputs["vectors"][partner[keep]]
     torch.testing.assert_close(seen.logits, share * own + (1 - share) * theirs)
     expected = (
@@ -654,11 +654,11 @@ def test_manifold_draws_its_layer_from_those_given():
     drawn = set()
     for step in range(40):
         batch = batch_of(torch.randn(6, 4), [0, 1, 2, 0, 1, 2], step=StepContext(np.arange(6), (0, 0, step)))
-        drawn.add(view._layer(batch))
+        drawn.add(view._draw_layer(batch))
         seen = view(network, batch)
         partner = torch.from_numpy(view.pairs(None, batch, 0)[0])
-        share = view._shares(batch)[:, None]
-        if view._layer(batch) == 2:
+        share = view.shares(batch)[:, None]
+        if view._draw_layer(batch) == 2:
             features = network({"vectors": batch.inputs["vectors"]}).features
             torch.testing.assert_close(seen.features, share * features + (1 - share) * features[partner])
     assert drawn == {0, 1, 2}
@@ -688,7 +688,7 @@ def test_a_recorder_s_saliency_is_that_of_the_batch_view():
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "deberta-v2"])
 def test_partners_of_all_lengths_say_the_same_in_parts(folders, kind):
-    from distilcal.views.mixing import _by_length
+    from distilcal.views.mixing import run_by_length
 
     network, tokens = text_network(folders, kind)
     inputs = tokens.batch(np.arange(12))
@@ -697,7 +697,7 @@ def test_partners_of_all_lengths_say_the_same_in_parts(folders, kind):
         lambda m, a, o: widths.append((o if torch.is_tensor(o) else o[0]).shape[1])
     )
     with torch.no_grad():
-        found = _by_length(network, inputs)
+        found = run_by_length(network, inputs)
         handle.remove()
         expected = network(inputs)
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)

@@ -1,14 +1,15 @@
 """Views that change what the student sees: mixup, manifold mixup, CutMix, cutout.
 
-A view is made once for a stage (``build_view``) and called with the network and a batch. It costs one forward pass of the
-student at most: what the plain pass said is shared. To add one: a branch in ``Mixing.__call__`` and a kind in ``ViewSettings``.
+A view is built once for a stage (`build_view`) and called with the network and a batch. It costs at most one forward pass of
+the student: the output on the unchanged batch is shared. To add one: a branch in ``Mixing.__call__`` and a kind in
+``ViewSettings``.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,129 +24,164 @@ from distilcal.models.network import Mix, Output, Tensors, lerp
 from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, RowIndices, View
 from distilcal.views.pairs import PairRule, SalientPairs, build_pairs
 
-TEACHERS = frozenset({"teacher_logits", "teacher_features"})
-PARTS = 4  # into which partners of different lengths are sorted
-WORTHWHILE = 0.9  # of the padded tokens left, at most, for it to pay
-USUAL_ALPHA = {"mixup": 0.4, "manifold": 0.4, "cutmix": 1.0}  # of P000 to P002
+TEACHER_FIELDS = frozenset({"teacher_logits", "teacher_features"})
+LENGTH_PARTS = 4  # into which partners of different lengths are sorted
+MAX_TOKEN_SHARE = 0.9  # of the padded tokens: if sorting leaves more than that, it does not pay
+DEFAULT_ALPHA = {"mixup": 0.4, "manifold": 0.4, "cutmix": 1.0}  # of P000 to P002
+
+
+class _Pairing(NamedTuple):
+    """What is mixed with what in a batch."""
+
+    partners: RowIndices  # (N,) rows of the training set
+    has_partner: NDArray[np.bool_]  # (N,)
+    share: Tensor  # (N,) λ, the share that an example keeps of itself; 1 without a partner
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """A view in which examples are mixed with partners, or lose a part of themselves."""
+    """A view in which examples are mixed with partners, or lose a part of themselves; `build_view` builds one.
+
+    Attributes
+    ----------
+    settings : ViewSettings
+        What is mixed where, and how much.
+    pairs : PairRule
+        Which example is mixed with which.
+    classes : int
+        Number of classes.
+    number : int
+        Number of the view in its stage: each view draws partners of its own.
+    high : array of bool, shape (N,), or None
+        The AUM half of each row, for ``variant = "author_code"``.
+    """
 
     settings: ViewSettings
     pairs: PairRule
     classes: int
-    number: int = 0  # among the views of its stage: each draws partners of its own
-    high: Any = None  # (N,) AUM half of each row, for variant = "author_code"
+    number: int = 0
+    high: NDArray[np.bool_] | None = None
 
     @property
     def drops_rows(self) -> bool:
-        """Whether rows may stay without a partner and out of the view."""
-        s = self.settings
-        in_batch = s.candidates == "batch" or bool(s.layers)
-        return s.kind != "cutout" and (s.pairs == "regions" or (s.pairs != "random" and in_batch))
-
-    def describe(self) -> dict[str, Any]:
-        """What decides what it does, for hashes."""
-        rule = {f.name: _hashed(getattr(self.pairs, f.name)) for f in fields(self.pairs)}  # type: ignore[arg-type]
-        return {**self.settings.model_dump(), "number": self.number, "pairs_by": type(self.pairs).__name__, **rule}
+        """Whether rows may have no partner and be left out of the view."""
+        settings = self.settings
+        if settings.kind == "cutout" or settings.pairs == "random":
+            return False
+        in_batch = settings.candidates == "batch" or bool(settings.layers)
+        return settings.pairs == "regions" or in_batch
 
     @property
     def needs_live_teacher(self) -> bool:
-        """Whether its teacher must be run on what the student sees."""
+        """Whether the teacher must be run on what the student sees."""
         return self.settings.teacher == "mixed"
 
+    def describe(self) -> dict[str, Any]:
+        """Return everything that decides what the view does, for hashes."""
+        rule = {f.name: _hash_arrays(getattr(self.pairs, f.name)) for f in fields(self.pairs)}  # type: ignore[arg-type]
+        return {**self.settings.model_dump(), "number": self.number, "pairs_by": type(self.pairs).__name__, **rule}
+
     def __call__(self, network: Any, batch: Batch) -> View:
-        s = self.settings
-        if s.kind == "cutout":
+        """Return the view of a batch: changed examples, their targets and the teacher's outputs on them."""
+        if self.settings.kind == "cutout":
             return self._cut_out(network, batch)
-        drawn = self._drawn(batch)
+        drawn = self._draw_shares(batch)
         share = torch.from_numpy(drawn[batch.positions]).to(batch.labels.device)
-        rows, keep = self.pairs(network, batch, self.number)
-        if (drawn == 1).all():  # nobody in this step is mixed: what the plain pass said
-            taught = self._taught(batch, batch, share, batch.inputs, None)
-            return self._view(batch, batch, share, batch.run_plain(network), keep, taught)
-        share = torch.where(torch.from_numpy(keep).to(share.device), share, torch.ones_like(share))
-        if s.kind == "manifold":
-            layer = self._layer(batch)
+        partners, has_partner = self.pairs(network, batch, self.number)
+        if (drawn == 1).all():  # nothing is mixed in this step: the output on the unchanged batch
+            pairing = _Pairing(partners, has_partner, share)
+            teacher = self._teacher_outputs(batch, batch, share, batch.inputs)
+            return self._build_view(batch, batch, pairing, batch.run_plain(network), teacher)
+        share = torch.where(torch.from_numpy(has_partner).to(share.device), share, torch.ones_like(share))
+        pairing = _Pairing(partners, has_partner, share)
+        if self.settings.kind == "manifold":
+            layer = self._draw_layer(batch)
             if layer is None:
-                return self._at_features(network, batch, rows, keep, share)
+                return self._mix_features(network, batch, pairing)
             if layer > 0:
-                return self._at_layer(network, batch, rows, keep, share, layer)
-        return self._at_input(network, batch, rows, keep, share)
+                return self._mix_layer(network, batch, pairing, layer)
+        return self._mix_inputs(network, batch, pairing)
 
-    # ---- draws ---------------------------------------------------------------------------------------------------------
+    # ---- random numbers ------------------------------------------------------------------------------------------------
 
-    def _drawn(self, batch: Batch) -> NDArray[np.float32]:
-        """The share of each example of the whole step in its mix: views of a step draw it alike."""
-        s = self.settings
+    def _draw_shares(self, batch: Batch) -> NDArray[np.float32]:
+        """λ of each example of the whole step: all views of a step draw the same."""
+        settings = self.settings
         rng = batch.step.rng(LAMBDA)
-        changed = rng.random() < s.probability
         count = len(batch.step.rows)
-        alpha = s.alpha if s.alpha is not None else USUAL_ALPHA[s.kind]
-        if not changed or alpha == 0:
-            drawn = np.ones(count)
-        else:
-            drawn = np.broadcast_to(rng.beta(alpha, alpha, size=count if s.shares == "sample" else 1), count)
-        return drawn.astype(np.float32)
+        is_mixed = rng.random() < settings.probability
+        alpha = DEFAULT_ALPHA[settings.kind] if settings.alpha is None else settings.alpha
+        if not is_mixed or alpha == 0:
+            return np.ones(count, dtype=np.float32)
+        draws = count if settings.shares == "sample" else 1
+        return np.broadcast_to(rng.beta(alpha, alpha, size=draws), count).astype(np.float32)
 
-    def _shares(self, batch: Batch) -> Tensor:
-        """The share of each example of the batch (N,)."""
-        return torch.from_numpy(self._drawn(batch)[batch.positions])
+    def shares(self, batch: Batch) -> Tensor:
+        """Return λ of each example of the batch (N,), as drawn."""
+        return torch.from_numpy(self._draw_shares(batch)[batch.positions])
 
-    def _layer(self, batch: Batch) -> int | None:
+    def _draw_layer(self, batch: Batch) -> int | None:
         layers = self.settings.layers
         return int(batch.step.rng(PAIRS, self.number, 1).choice(layers)) if layers else None
 
-    # ---- places --------------------------------------------------------------------------------------------------------
+    def _rng_of_boxes(self, batch: Batch) -> np.random.Generator:
+        return batch.step.rng(PAIRS, self.number, 2)
 
-    def _at_input(self, network: Any, batch: Batch, rows: RowIndices, keep: Any, share: Tensor) -> View:
-        other = self._partners(batch, rows)
+    # ---- where examples are mixed --------------------------------------------------------------------------------------
+
+    def _mix_inputs(self, network: Any, batch: Batch, pairing: _Pairing) -> View:
+        other = self._partners(batch, pairing.partners)
         mix: Mix | None = None
         inputs: Tensors
         if self.settings.kind == "cutmix":
-            inside, share = self._boxes(batch, share)
+            inside, share = self._draw_boxes(batch, pairing.share)
+            pairing = pairing._replace(share=share)
             inputs = {"pixels": torch.where(inside, other.inputs["pixels"], batch.inputs["pixels"])}
-        elif "input_ids" in batch.inputs:
-            inputs, mix = batch.inputs, Mix(share, other=other.inputs)
+        elif "input_ids" in batch.inputs:  # token numbers cannot be mixed: the network mixes their embeddings
+            inputs, mix = batch.inputs, Mix(pairing.share, other=other.inputs)
         else:
-            inputs = {name: lerp(value, other.inputs[name], share) for name, value in batch.inputs.items()}
-        said = network(inputs) if mix is None else network(inputs, mix=mix)
-        return self._view(batch, other, share, said, keep, self._taught(batch, other, share, inputs, mix))
+            inputs = {name: lerp(value, other.inputs[name], pairing.share) for name, value in batch.inputs.items()}
+        output = network(inputs) if mix is None else network(inputs, mix=mix)
+        teacher = self._teacher_outputs(batch, other, pairing.share, inputs, mix)
+        return self._build_view(batch, other, pairing, output, teacher)
 
-    def _at_layer(self, network: Any, batch: Batch, rows: RowIndices, keep: Any, share: Tensor, layer: int) -> View:
-        index = _positions(batch, rows)
+    def _mix_layer(self, network: Any, batch: Batch, pairing: _Pairing, layer: int) -> View:
+        index = _positions_in_batch(batch, pairing.partners)
         assert index is not None  # rules for hidden layers keep to the batch
         other = batch.select(index)
-        said = network(batch.inputs, mix=Mix(share, layer, partner=index))
-        return self._view(batch, other, share, said, keep, self._taught(batch, other, share, None, None))
+        output = network(batch.inputs, mix=Mix(pairing.share, layer, partner=index))
+        return self._build_view(batch, other, pairing, output, self._teacher_outputs(batch, other, pairing.share))
 
-    def _at_features(self, network: Any, batch: Batch, rows: RowIndices, keep: Any, share: Tensor) -> View:
-        """Mixed features; the head is linear, so the mixed logits are its answer to them."""
+    def _mix_features(self, network: Any, batch: Batch, pairing: _Pairing) -> View:
+        """Mix features; the head is linear, so it gives the mixed logits."""
+        share = pairing.share
         own = batch.run_plain(network)
-        index = self._places(batch, rows)
+        index = self._partner_positions(batch, pairing.partners)
         if index is not None:
             other = batch.select(index)
-            theirs = Output(own.logits.index_select(0, index), own.features.index_select(0, index))
+            partner_output = _select_output(own, index)
         else:
-            # Only those who have a partner need one to go through the network; at least one, which keeps processes in step.
-            asking = np.flatnonzero(keep) if keep.any() else np.zeros(1, dtype=np.int64)
-            fetched = self._load_partners(batch, rows[asking])
-            places = torch.from_numpy(np.searchsorted(asking, np.arange(len(rows))).clip(max=len(asking) - 1))
-            places = places.to(batch.labels.device)  # of those without a partner any: their share is 1
-            answer = _by_length(network, fetched.inputs)
-            theirs = Output(answer.logits.index_select(0, places), answer.features.index_select(0, places))
-            other = fetched.select(places)
-        said = Output(lerp(own.logits, theirs.logits, share), lerp(own.features, theirs.features, share))
-        return self._view(batch, other, share, said, keep, self._taught(batch, other, share, None, None))
+            # Only examples that are mixed need their partner's features. At least one partner goes through the network, so
+            # that all processes make the same number of passes.
+            mixed = np.flatnonzero(pairing.has_partner)
+            if not len(mixed):
+                mixed = np.zeros(1, dtype=np.int64)
+            loaded = self._load_partners(batch, pairing.partners[mixed])
+            # An example without a partner gets any of them: its share is 1.
+            nearest = np.searchsorted(mixed, np.arange(len(pairing.partners))).clip(max=len(mixed) - 1)
+            index = torch.from_numpy(nearest).to(batch.labels.device)
+            other = loaded.select(index)
+            partner_output = _select_output(run_by_length(network, loaded.inputs), index)
+        logits = lerp(own.logits, partner_output.logits, share)
+        features = lerp(own.features, partner_output.features, share)
+        return self._build_view(batch, other, pairing, Output(logits, features), self._teacher_outputs(batch, other, share))
 
     def _cut_out(self, network: Any, batch: Batch) -> View:
         if batch.step.rng(LAMBDA).random() >= self.settings.probability:
-            said, taught = batch.run_plain(network), _teacher_of(batch)
+            output, teacher = batch.run_plain(network), _own_teacher_outputs(batch)
         else:
             pixels = batch.inputs["pixels"]
-            rng = self._rng(batch)
+            rng = self._rng_of_boxes(batch)
             height, width = pixels.shape[2:]
             inside = torch.zeros(len(pixels), 1, height, width, dtype=torch.bool)
             for _ in range(self.settings.holes):
@@ -153,47 +189,51 @@ class Mixing:
                 half = self.settings.length // 2
                 inside |= box_mask(centre - half, centre + half, height, width)
             inputs = {"pixels": pixels.masked_fill(inside.to(pixels.device), 0.0)}  # 0 is the mean: images are normalised
-            said = network(inputs)
-            taught = self._taught(batch, batch, torch.ones(len(pixels)), inputs, None)
-        return View(said.logits, said.features, batch.labels, batch.targets, batch.ids, **taught)
+            output = network(inputs)
+            teacher = self._teacher_outputs(batch, batch, torch.ones(len(pixels)), inputs)
+        return View(output.logits, output.features, batch.labels, batch.targets, batch.ids, **teacher)
 
-    # ---- parts ---------------------------------------------------------------------------------------------------------
-
-    def _rng(self, batch: Batch) -> np.random.Generator:
-        return batch.step.rng(PAIRS, self.number, 2)
-
-    def _boxes(self, batch: Batch, share: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the partner is pasted in (N, 1, H, W), and the share that the example keeps of its own area."""
-        height, width = batch.inputs["pixels"].shape[2:]
-        centre = self._rng(batch).integers((height, width), size=(len(batch.step.rows), 2))
-        centre = centre[batch.positions if self.settings.shares == "sample" else np.zeros_like(batch.positions)]
-        low, high, left = boxes(share.cpu().numpy(), centre, height, width)
-        inside = box_mask(low, high, height, width) & (share < 1).cpu().view(-1, 1, 1, 1)
-        left_share = torch.from_numpy(left.astype(np.float32)).to(share.device)
-        return inside.to(share.device), torch.where(share < 1, left_share, share)
+    # ---- partners ------------------------------------------------------------------------------------------------------
 
     def _partners(self, batch: Batch, rows: RowIndices) -> Batch:
-        index = self._places(batch, rows)
-        return batch.select(index) if index is not None else self._load_partners(batch, rows)
+        index = self._partner_positions(batch, rows)
+        return self._load_partners(batch, rows) if index is None else batch.select(index)
 
-    def _places(self, batch: Batch, rows: RowIndices) -> Tensor | None:
-        """Where the partners stand in the batch, if it holds them all.
+    def _partner_positions(self, batch: Batch, rows: RowIndices) -> Tensor | None:
+        """The positions of the partners in the batch, or None if they must be loaded.
 
-        Of a part of a step only if its rule keeps to the part: processes must make as many passes as each other.
+        A part of a step loads its partners even if it happens to hold them, unless its rule keeps to the part: processes must
+        make the same number of forward passes.
         """
-        whole = len(batch.positions) == len(batch.step.rows)
-        return _positions(batch, rows) if whole or isinstance(self.pairs, SalientPairs) else None
+        is_whole_step = len(batch.positions) == len(batch.step.rows)
+        if is_whole_step or isinstance(self.pairs, SalientPairs):
+            return _positions_in_batch(batch, rows)
+        return None
 
     def _load_partners(self, batch: Batch, rows: RowIndices) -> Batch:
         assert batch.load_rows is not None
         seed = int(batch.step.rng(CROPS, self.number).integers(1 << 31))
-        return batch.load_rows(rows, seed, bool(batch.required_inputs & TEACHERS))
+        return batch.load_rows(rows, seed, bool(batch.required_inputs & TEACHER_FIELDS))
 
-    def _taught(
-        self, batch: Batch, other: Batch, share: Tensor, inputs: Tensors | None, mix: Mix | None
+    def _draw_boxes(self, batch: Batch, share: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the partner is pasted in (N, 1, H, W), and the share that the example keeps of its own area (N,)."""
+        height, width = batch.inputs["pixels"].shape[2:]
+        centre = self._rng_of_boxes(batch).integers((height, width), size=(len(batch.step.rows), 2))
+        one_per_example = self.settings.shares == "sample"
+        centre = centre[batch.positions if one_per_example else np.zeros_like(batch.positions)]
+        low, high, area_share = boxes(share.cpu().numpy(), centre, height, width)
+        is_mixed = share < 1
+        inside = box_mask(low, high, height, width) & is_mixed.cpu().view(-1, 1, 1, 1)
+        kept_share = torch.from_numpy(area_share.astype(np.float32)).to(share.device)
+        return inside.to(share.device), torch.where(is_mixed, kept_share, share)
+
+    # ---- teacher and targets -------------------------------------------------------------------------------------------
+
+    def _teacher_outputs(
+        self, batch: Batch, other: Batch, share: Tensor, inputs: Tensors | None = None, mix: Mix | None = None
     ) -> dict[str, Tensor | None]:
-        """The teacher's word: on what the student sees, or its probabilities for the two clean examples, mixed as they are."""
-        if not batch.required_inputs & TEACHERS:
+        """The teacher's outputs on what the student sees, or its probabilities on the two clean examples, mixed by λ."""
+        if not batch.required_inputs & TEACHER_FIELDS:
             return {}
         if self.settings.teacher == "mixed":
             if batch.run_teacher is None or inputs is None:
@@ -202,41 +242,72 @@ class Mixing:
                 )
             return dict(batch.run_teacher(inputs, mix))
         if other is batch:
-            return _teacher_of(batch)
-        said: dict[str, Tensor | None] = {}
+            return _own_teacher_outputs(batch)
+        mixed: dict[str, Tensor | None] = {}
         if batch.teacher_logits is not None and other.teacher_logits is not None:
             # A mix of probabilities, as logits: log(λ p + (1 − λ) q)
-            own = log_softmax(batch.teacher_logits.float(), dim=1) + share[:, None].log()
-            theirs = log_softmax(other.teacher_logits.float(), dim=1) + (1 - share[:, None]).log()
-            said["teacher_logits"] = torch.logaddexp(own, theirs)
+            own_log_probs = log_softmax(batch.teacher_logits.float(), dim=1) + share[:, None].log()
+            other_log_probs = log_softmax(other.teacher_logits.float(), dim=1) + (1 - share[:, None]).log()
+            mixed["teacher_logits"] = torch.logaddexp(own_log_probs, other_log_probs)
         if batch.teacher_features is not None and other.teacher_features is not None:
-            said["teacher_features"] = lerp(batch.teacher_features, other.teacher_features, share)
-        return said
+            mixed["teacher_features"] = lerp(batch.teacher_features, other.teacher_features, share)
+        return mixed
 
-    def _view(
-        self, batch: Batch, other: Batch, share: Tensor, said: Output, keep: Any, taught: dict[str, Tensor | None]
+    def _build_view(
+        self, batch: Batch, other: Batch, pairing: _Pairing, output: Output, teacher: dict[str, Tensor | None]
     ) -> View:
-        own, theirs = (_distributions(b.targets, self.classes) for b in (batch, other))
+        own_targets = _as_distributions(batch.targets, self.classes)
+        other_targets = _as_distributions(other.targets, self.classes)
         if self.settings.variant == "author_code" and self.high is not None:
-            theirs = self._overwritten(batch, theirs)
-        targets = lerp(own, theirs, share)
-        labels = torch.where(share >= 0.5, batch.labels, other.labels)
-        counted = torch.from_numpy(keep).to(labels.device) if self.drops_rows else None
-        return View(said.logits, said.features, labels, targets, batch.ids, **taught, keep=counted)
+            other_targets = self._overwrite_targets(batch, other_targets, self.high)
+        labels = torch.where(pairing.share >= 0.5, batch.labels, other.labels)
+        keep = torch.from_numpy(pairing.has_partner).to(labels.device) if self.drops_rows else None
+        return View(
+            logits=output.logits,
+            features=output.features,
+            labels=labels,
+            targets=lerp(own_targets, other_targets, pairing.share),
+            ids=batch.ids,
+            **teacher,
+            keep=keep,
+        )
 
-    def _overwritten(self, batch: Batch, theirs: Tensor) -> Tensor:
+    def _overwrite_targets(self, batch: Batch, other_targets: Tensor, high: NDArray[np.bool_]) -> Tensor:
         """P001's released code gives a whole side the last partner's label: high AUM when similar, low when dissimilar."""
-        high = self.high[batch.rows]
-        side = np.flatnonzero(high if self.settings.pairs == "similar" else ~high)
+        is_high = high[batch.rows]
+        side = np.flatnonzero(is_high if self.settings.pairs == "similar" else ~is_high)
         if not len(side):
-            return theirs
-        source = np.arange(len(high))
+            return other_targets
+        source = np.arange(len(is_high))
         source[side] = side[-1]
-        return theirs[torch.from_numpy(source).to(theirs.device)]
+        return other_targets[torch.from_numpy(source).to(other_targets.device)]
 
 
 def boxes(share: Any, centre: Any, height: int, width: int) -> tuple[Any, Any, Any]:
-    """CutMix's boxes ``[low, high)`` (N, 2), clipped to the image, and the share of the area outside of each (N,)."""
+    """Return CutMix's boxes, clipped to the image.
+
+    Parameters
+    ----------
+    share : array of float, shape (N,)
+        λ: an unclipped box covers 1 − λ of the image.
+    centre : array of int, shape (N, 2)
+        Row and column of each box's centre.
+    height, width : int
+        Size of the images in pixels.
+
+    Returns
+    -------
+    low, high : array of int, shape (N, 2)
+        The boxes ``[low, high)``.
+    outside : array of float, shape (N,)
+        The share of the area outside of each box: λ after clipping.
+
+    Examples
+    --------
+    >>> low, high, outside = boxes([0.75], np.array([[0, 4]]), 8, 8)
+    >>> low.tolist(), high.tolist(), outside.tolist()
+    ([[0, 2]], [[2, 6]], [0.875])
+    """
     side = np.sqrt(1.0 - np.asarray(share, dtype=np.float64))[:, None]
     size = np.array([height, width])
     half = (size * side).astype(np.int64) // 2
@@ -246,60 +317,108 @@ def boxes(share: Any, centre: Any, height: int, width: int) -> tuple[Any, Any, A
 
 
 def box_mask(low: Any, high: Any, height: int, width: int) -> Tensor:
-    """True inside the boxes ``[low, high)`` (N, 2): (N, 1, H, W)."""
+    """Return a mask (N, 1, H, W), True inside the boxes ``[low, high)`` (N, 2).
+
+    Examples
+    --------
+    >>> int(box_mask([[0, 2]], [[2, 6]], 8, 8).sum())
+    8
+    """
     (top, left), (bottom, right) = np.asarray(low).T, np.asarray(high).T
     row, column = np.arange(height), np.arange(width)
-    down = (row >= top[:, None]) & (row < bottom[:, None])
-    across = (column >= left[:, None]) & (column < right[:, None])
-    return torch.from_numpy((down[:, :, None] & across[:, None, :])[:, None])
+    in_rows = (row >= top[:, None]) & (row < bottom[:, None])
+    in_columns = (column >= left[:, None]) & (column < right[:, None])
+    return torch.from_numpy((in_rows[:, :, None] & in_columns[:, None, :])[:, None])
 
 
-def _positions(batch: Batch, rows: RowIndices) -> Tensor | None:
-    """Where these rows stand in the batch; None if one of them does not."""
-    own = batch.rows
-    order = np.argsort(own, kind="stable")
-    place = order[np.searchsorted(own, rows, sorter=order).clip(max=len(own) - 1)]
-    return torch.from_numpy(place).to(batch.labels.device) if (own[place] == rows).all() else None
+def run_by_length(network: Any, inputs: Tensors) -> Output:
+    """Run the network on texts of like length together, where that saves enough padding.
 
-
-def _by_length(network: Any, inputs: Tensors) -> Output:
-    """What the network says, texts of like length together: partners are of all lengths, and padding costs as much as words."""
+    Partners are of all lengths, and padding costs as much as words.
+    """
     mask = inputs.get("attention_mask")
-    whole: Output
-    if mask is None or len(mask) < 2 * PARTS or hasattr(network, "module"):  # of several processes each must make one pass
-        whole = network(inputs)
-        return whole
+    # Under several processes (a wrapped network) each must make exactly one pass.
+    if mask is None or len(mask) < 2 * LENGTH_PARTS or hasattr(network, "module"):
+        return Output(*network(inputs))
     lengths = mask.sum(dim=-1).view(len(mask), -1).amax(dim=1)
     order = lengths.argsort()
-    parts = [(rows, int(lengths[rows[-1]])) for rows in order.tensor_split(PARTS)]
-    if sum(len(rows) * longest for rows, longest in parts) > WORTHWHILE * mask.shape[-1] * len(mask):
-        whole = network(inputs)
-        return whole
-    said = [network({name: value[rows][..., :longest] for name, value in inputs.items()}) for rows, longest in parts]
-    back = order.argsort()
-    return Output(*(torch.cat(values)[back] for values in zip(*said, strict=True)))
-
-
-def _distributions(targets: Tensor, classes: int) -> Tensor:
-    return one_hot(targets, classes).float() if targets.dim() == 1 else targets
-
-
-def _teacher_of(batch: Batch) -> dict[str, Tensor | None]:
-    return {"teacher_logits": batch.teacher_logits, "teacher_features": batch.teacher_features}
+    parts = [(rows, int(lengths[rows[-1]])) for rows in order.tensor_split(LENGTH_PARTS)]
+    tokens = sum(len(rows) * longest for rows, longest in parts)
+    if tokens > MAX_TOKEN_SHARE * mask.shape[-1] * len(mask):
+        return Output(*network(inputs))
+    outputs = [network({name: value[rows][..., :longest] for name, value in inputs.items()}) for rows, longest in parts]
+    inverse = order.argsort()
+    return _select_output(Output(*(torch.cat(values) for values in zip(*outputs, strict=True))), inverse)
 
 
 def build_view(
     settings: ViewSettings, classes: int, dynamics: Dynamics | None = None, *, number: int = 0, path: str = ""
 ) -> Mixing:
-    """The view that settings describe; ``dynamics`` (rows in the order of the training set) where its pairs need a map."""
+    """Build the view that settings describe.
+
+    Parameters
+    ----------
+    settings : ViewSettings
+        What is mixed where, and how much.
+    classes : int
+        Number of classes.
+    dynamics : Dynamics, optional
+        The map that its pairs come from, its rows in the order of the training set; random pairs need none.
+    number : int, default 0
+        Number of the view in its stage: each view draws partners of its own.
+    path : str, optional
+        Where the view stands in a recipe, for error messages.
+
+    Returns
+    -------
+    Mixing
+
+    Raises
+    ------
+    InputError
+        If the pairs need a map that is missing.
+
+    Examples
+    --------
+    >>> view = build_view(ViewSettings(kind="mixup"), classes=2)
+    >>> labels = torch.tensor([0, 1])
+    >>> batch = Batch({"vectors": torch.eye(2)}, labels, labels, ids=torch.arange(2))
+    >>> network = lambda inputs: Output(inputs["vectors"], inputs["vectors"])
+    >>> bool(torch.equal(view(network, batch).logits, view(network, batch).targets))
+    True
+    """
     hidden = any(layer > 0 for layer in settings.layers)
-    rule = build_pairs(settings, dynamics, path, inside=hidden)
+    pairs = build_pairs(settings, dynamics, path, only_own=hidden)
     high = aum_halves(dynamics) if settings.variant == "author_code" and dynamics is not None else None
-    return Mixing(settings, rule, classes, number, high)
+    return Mixing(settings, pairs, classes, number, high)
 
 
-def _hashed(value: Any) -> Any:
+def _positions_in_batch(batch: Batch, rows: RowIndices) -> Tensor | None:
+    """The positions of these rows in the batch; None if one of them is not in it."""
+    own = batch.rows
+    order = np.argsort(own, kind="stable")
+    position = order[np.searchsorted(own, rows, sorter=order).clip(max=len(own) - 1)]
+    if not (own[position] == rows).all():
+        return None
+    return torch.from_numpy(position).to(batch.labels.device)
+
+
+def _select_output(output: Output, index: Tensor) -> Output:
+    return Output(output.logits.index_select(0, index), output.features.index_select(0, index))
+
+
+def _as_distributions(targets: Tensor, classes: int) -> Tensor:
+    return one_hot(targets, classes).float() if targets.dim() == 1 else targets
+
+
+def _own_teacher_outputs(batch: Batch) -> dict[str, Tensor | None]:
+    return {"teacher_logits": batch.teacher_logits, "teacher_features": batch.teacher_features}
+
+
+def _hash_arrays(value: Any) -> Any:
     """What tells one rule from another: arrays by their bytes."""
     if isinstance(value, tuple):
-        return [_hashed(part) for part in value]
-    return hashlib.blake2b(np.ascontiguousarray(value).tobytes()).hexdigest() if isinstance(value, np.ndarray) else value
+        return [_hash_arrays(part) for part in value]
+    if isinstance(value, np.ndarray):
+        return hashlib.blake2b(np.ascontiguousarray(value).tobytes()).hexdigest()
+    return value
