@@ -1,5 +1,6 @@
 """Blocks of the documentation that are marked as tested are run, and print what stands below them."""
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -84,6 +85,23 @@ def test_names_of_the_contributing_table_exist():
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "distilcal").rglob("*.py"))
     for name in names:
         assert re.search(rf"^(class {name}\b|{name}\b.*=)", source, flags=re.M), name
+
+
+REFERENCED = [
+    (page, *entry)
+    for page in sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
+    for entry in re.findall(
+        r"^::: (\S+)(?:\n    options:\n      members: \[(.*)\])?", page.read_text(encoding="utf-8"), flags=re.M
+    )
+]
+
+
+@pytest.mark.parametrize(("page", "module", "members"), REFERENCED, ids=lambda value: getattr(value, "stem", value))
+def test_members_of_the_reference_exist(page, module, members):
+    found = importlib.import_module(module)
+    assert found.__doc__
+    for member in filter(None, members.split(", ")):
+        assert getattr(found, member).__doc__, f"{page.name} lists {module}.{member}, which has no docstring"
 
 
 def test_documented_json_keys_are_those_that_are_written():
