@@ -1,12 +1,14 @@
-"""Selective prediction: act on confident predictions, hand the rest to a human.
+"""Selective prediction: accept confident predictions, hand the others to a human.
 
-``risk_coverage`` shows the trade, ``aurc`` sums it up, ``threshold`` gives a confidence above which predictions are as
-accurate as asked, with a guarantee that holds for any classifier.
+``risk_coverage`` shows the trade-off, ``aurc`` sums it up, ``threshold`` chooses a confidence above which predictions have a
+required accuracy, with a guarantee that holds for any classifier.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,50 +16,139 @@ from distilcal.errors import InputError
 from distilcal.metrics import binomial_interval
 from distilcal.predictions import FloatArray, IntArray, Predictions
 
-STARTS = 10  # numbers of accepted rows from which the search for a threshold sets out
+SEARCH_STARTS = 10  # numbers of accepted rows from which the search for a threshold starts
 
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Accepting every prediction of at least ``confidence``: what share that is, and what share of those is wrong."""
+    """The risk–coverage curve: what happens if every prediction of at least some confidence is accepted.
 
-    confidence: FloatArray  # distinct values, falling
-    coverage: FloatArray  # rising to 1
+    Attributes
+    ----------
+    confidence : array (C,)
+        The distinct confidences, falling.
+    coverage : array (C,)
+        Share of the rows that are accepted, rising to 1.
+    risk : array (C,)
+        Share of the accepted rows that are wrong.
+    accepted : array of int (C,)
+        Number of accepted rows.
+    """
+
+    confidence: FloatArray
+    coverage: FloatArray
     risk: FloatArray
-    accepted: IntArray  # rows
+    accepted: IntArray
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Accept predictions of at least ``confidence``; None where the accuracy cannot be promised at any."""
+    """A confidence from which predictions are accepted.
+
+    Attributes
+    ----------
+    confidence : float or None
+        The threshold; None if no threshold can promise the accuracy.
+    accuracy : float
+        Share of the accepted rows that are correct, on the rows on which it was chosen.
+    guaranteed : float
+        Lower bound of the accuracy of accepted rows.
+    coverage : float
+        Share of the rows that are accepted.
+    to_human : float
+        Share of the rows that are handed over.
+    target_accuracy : float
+        The accuracy that was required.
+    level : float
+        The probability with which the promise holds.
+    message : str
+        The result as a sentence.
+    """
 
     confidence: float | None
-    accuracy: float  # share right among the accepted, here
-    guaranteed: float  # lower bound of their accuracy, at the asked confidence level
-    coverage: float  # share accepted
-    to_human: float  # share handed over
-    wanted: float
+    accuracy: float
+    guaranteed: float
+    coverage: float
+    to_human: float
+    target_accuracy: float
     level: float
     message: str
 
     @property
     def reached(self) -> bool:
+        """Whether some threshold can promise the accuracy."""
         return self.confidence is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values under the keys that ``eval --json`` and ``metrics.json`` use."""
+        return {
+            "confidence": self.confidence,
+            "accuracy": self.accuracy,
+            "guaranteed": self.guaranteed,
+            "coverage": self.coverage,
+            "to_human": self.to_human,
+            "wanted": self.target_accuracy,
+            "level": self.level,
+            "message": self.message,
+        }
 
 
 def in_percent(share: float) -> str:
-    """A share that somebody chose, with the digits that it was given: 95%, 99.9%."""
+    """Format a share that somebody chose as a percentage, with as many digits as it has.
+
+    Parameters
+    ----------
+    share : float
+        In [0, 1].
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> in_percent(0.95), in_percent(0.999)
+    ('95%', '99.9%')
+    """
     return f"{share * 100:.10g}%"
 
 
 def counted(count: int, of: str = "row") -> str:
-    """``1 row``, ``2,000 rows``."""
+    """Format a number of things, with the plural where it is due.
+
+    Parameters
+    ----------
+    count : int
+        How many.
+    of : str
+        The noun in the singular.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> counted(1), counted(2000, "example")
+    ('1 row', '2,000 examples')
+    """
     return f"{count:,} {of}{'' if count == 1 else 's'}"
 
 
 def risk_coverage(predictions: Predictions) -> RiskCoverage:
-    """Risk among the most confident, for every distinct confidence; equal confidences are accepted together.
+    """Compute the risk among the most confident predictions, for every distinct confidence.
 
+    Parameters
+    ----------
+    predictions : Predictions
+        The predictions. Rows of equal confidence are accepted together.
+
+    Returns
+    -------
+    RiskCoverage
+
+    Examples
+    --------
     >>> curve = risk_coverage(Predictions.from_confidences([0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1]))
     >>> curve.coverage.tolist(), curve.risk.round(2).tolist()
     ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.33, 0.25])
@@ -65,17 +156,37 @@ def risk_coverage(predictions: Predictions) -> RiskCoverage:
     order = np.argsort(-predictions.confidence, kind="stable")
     confidence = predictions.confidence[order]
     wrong = np.cumsum(~predictions.correct[order])
-    last = np.append(np.flatnonzero(confidence[1:] != confidence[:-1]), len(order) - 1)  # of each run of equal ones
-    accepted = last + 1
-    return RiskCoverage(confidence[last], accepted / len(order), wrong[last] / accepted, accepted)
+    last_of_equal = np.append(np.flatnonzero(confidence[1:] != confidence[:-1]), len(order) - 1)
+    accepted = last_of_equal + 1
+    return RiskCoverage(
+        confidence=confidence[last_of_equal],
+        coverage=accepted / len(order),
+        risk=wrong[last_of_equal] / accepted,
+        accepted=accepted,
+    )
 
 
 def aurc(predictions: Predictions) -> float:
-    """Area under the risk–coverage curve: mean over rows of the risk when each is the last taken. In [0, 1], lower is better.
+    """Compute the area under the risk–coverage curve: the mean over rows of the risk if each is the last accepted.
 
-    Geifman et al. 2019. Rows of equal confidence share the average over their possible orders, so the order of rows does
-    not matter.
+    Range [0, 1], lower is better. Rows of equal confidence get the average over their possible orders, so the order of the
+    rows does not matter.
 
+    Parameters
+    ----------
+    predictions : Predictions
+        The predictions.
+
+    Returns
+    -------
+    float
+
+    References
+    ----------
+    Geifman et al. 2019, "Bias-reduced uncertainty estimation for deep neural classifiers".
+
+    Examples
+    --------
     >>> round(aurc(Predictions.from_confidences([0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1])), 4)
     0.1458
     """
@@ -83,7 +194,17 @@ def aurc(predictions: Predictions) -> float:
 
 
 def area_under(curve: RiskCoverage) -> float:
-    """The AURC of a curve that is at hand."""
+    """Compute the AURC of a curve that is already computed.
+
+    Parameters
+    ----------
+    curve : RiskCoverage
+        The curve.
+
+    Returns
+    -------
+    float
+    """
     rows = int(curve.accepted[-1])
     wrong = curve.risk * curve.accepted
     starts = np.append(0, curve.accepted[:-1])
@@ -98,8 +219,21 @@ def area_under(curve: RiskCoverage) -> float:
 
 
 def excess_aurc(predictions: Predictions) -> float:
-    """AURC less that of a perfect ranking of the same mistakes. In [0, 1], lower is better; 0 when all mistakes come last.
+    """Compute the AURC less that of a perfect ranking of the same mistakes.
 
+    Range [0, 1], lower is better; 0 if every mistake is less confident than every correct prediction.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        The predictions.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(excess_aurc(Predictions.from_confidences([0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1])), 4)
     0.0833
     """
@@ -107,7 +241,17 @@ def excess_aurc(predictions: Predictions) -> float:
 
 
 def excess_area(curve: RiskCoverage) -> float:
-    """The excess AURC of a curve that is at hand."""
+    """Compute the excess AURC of a curve that is already computed.
+
+    Parameters
+    ----------
+    curve : RiskCoverage
+        The curve.
+
+    Returns
+    -------
+    float
+    """
     n = int(curve.accepted[-1])
     mistakes = round(float(curve.risk[-1]) * n)
     best = (np.arange(1, mistakes + 1) / np.arange(n - mistakes + 1, n + 1)).sum() / n
@@ -115,18 +259,37 @@ def excess_area(curve: RiskCoverage) -> float:
 
 
 def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: float = 0.95) -> Threshold:
-    """The lowest confidence above which predictions are at least ``accuracy`` accurate, with probability ``confidence``.
+    """Choose the lowest confidence above which predictions have an accuracy, with a guarantee.
 
     The promise is about new rows from the same source. Each candidate is tested with the exact binomial (Clopper–Pearson)
-    bound; that many are tried is paid for: the search sets out from ``STARTS`` numbers of accepted rows, in equal ratios
-    from the fewest that could pass to all, each with its share of the error probability, and from each goes on to more rows
-    as long as the test passes (fixed-sequence testing, Angelopoulos et al. 2021). Choose it on dev, use it on test: chosen
-    on the rows it is reported for, it would flatter itself.
+    bound. Testing many of them is paid for: the search starts from ``SEARCH_STARTS`` numbers of accepted rows, in equal
+    ratios from the fewest that could pass to all, each with its share of the error probability, and continues from each to
+    more rows as long as the test passes (fixed-sequence testing). Choose it on dev and use it on test: on the rows on which
+    it is chosen it looks too good.
 
+    Parameters
+    ----------
+    predictions : Predictions
+        The rows on which the threshold is chosen.
+    accuracy : float
+        The accuracy that accepted predictions should have, between 0 and 1.
+    confidence : float
+        The probability with which the promise holds, between 0 and 1.
+
+    Returns
+    -------
+    Threshold
+
+    References
+    ----------
+    Angelopoulos et al. 2021, "Learn then test: calibrating predictive algorithms to achieve risk control".
+
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
-    >>> sure = rng.uniform(0.5, 1.0, 4000)
-    >>> found = threshold(Predictions.from_confidences(sure, rng.random(4000) < sure), accuracy=0.9)
-    >>> found.reached, 0.75 < found.confidence < 0.9
+    >>> scores = rng.uniform(0.5, 1.0, 4000)
+    >>> limit = threshold(Predictions.from_confidences(scores, rng.random(4000) < scores), accuracy=0.9)
+    >>> limit.reached, 0.75 < limit.confidence < 0.9
     (True, True)
     """
     for name, value in (("accuracy", accuracy), ("confidence", confidence)):
@@ -136,45 +299,58 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
 
     curve = risk_coverage(predictions)
     n = len(predictions)
-    right = np.rint(curve.accepted * (1 - curve.risk))
-    share = (1 - confidence) / STARTS
-    # The bound reaches `accuracy` exactly when so many right by chance, P(Bin(n, accuracy) ≥ right), is at most `share`.
-    passes = (right > 0) & (betainc(np.maximum(right, 1), curve.accepted - right + 1, accuracy) <= share)
-    fewest = int(np.ceil(np.log(share) / np.log(accuracy)))  # all of so many must be right
-    starts = np.searchsorted(curve.accepted, np.geomspace(min(fewest, n), n, STARTS) - 1e-9).clip(max=len(passes) - 1)
-    first_failure_after = np.append(np.flatnonzero(~passes), len(passes))
-    ends = first_failure_after[np.searchsorted(first_failure_after, starts)]
-    reached = ends > starts
-    level = 1 - 2 * share  # a one-sided bound is one end of a two-sided interval with twice the error
-    if reached.any():
-        at = int(ends[reached].max()) - 1
-        low, _ = binomial_interval(right[at : at + 1], curve.accepted[at : at + 1].astype(np.float64), level)
-        coverage = float(curve.coverage[at])
-        message = (
-            f"accept above {curve.confidence[at]:.3f}: {coverage:.1%} of predictions, {1 - curve.risk[at]:.1%} of them right "
-            f"here, at least {in_percent(accuracy)} with {in_percent(confidence)} confidence; {1 - coverage:.1%} go to a human"
-        )
-        return Threshold(
-            float(curve.confidence[at]),
-            float(1 - curve.risk[at]),
-            float(low[0]),
-            coverage,
-            1 - coverage,
-            accuracy,
-            confidence,
-            message,
-        )
-    low, _ = binomial_interval(right[starts], curve.accepted[starts].astype(np.float64), level)
+    correct = np.rint(curve.accepted * (1 - curve.risk))
+    error_share = (1 - confidence) / SEARCH_STARTS
+    # The bound reaches `accuracy` exactly if so many correct by chance, P(Bin(n, accuracy) ≥ correct), is at most the share.
+    passes = (correct > 0) & (betainc(np.maximum(correct, 1), curve.accepted - correct + 1, accuracy) <= error_share)
+    fewest = int(np.ceil(np.log(error_share) / np.log(accuracy)))  # all of so many must be correct
+    start_sizes = np.geomspace(min(fewest, n), n, SEARCH_STARTS) - 1e-9
+    starts = np.searchsorted(curve.accepted, start_sizes).clip(max=len(passes) - 1)
+    failures = np.append(np.flatnonzero(~passes), len(passes))
+    ends = failures[np.searchsorted(failures, starts)]  # the first failure at or after each start
+    passed = ends > starts
+    level = 1 - 2 * error_share  # a one-sided bound is one end of a two-sided interval with twice the error
+    if passed.any():
+        last = int(ends[passed].max()) - 1
+        low, _ = binomial_interval(correct[last : last + 1], curve.accepted[last : last + 1].astype(np.float64), level)
+        return _reached(curve, last, float(low[0]), accuracy, confidence)
+    low, _ = binomial_interval(correct[starts], curve.accepted[starts].astype(np.float64), level)
     best = int(np.argmax(low))
+    if n < fewest:
+        reason = f"even without a mistake that takes {fewest:,} accepted rows"
+    else:
+        best_coverage = curve.coverage[starts[best]]
+        reason = f"the best that can be promised is {low[best]:.1%}, on the most confident {best_coverage:.1%}"
     message = (
         f"no threshold can promise {in_percent(accuracy)} accuracy with {in_percent(confidence)} confidence "
-        f"on the {counted(n)} of {predictions.name}: "
+        f"on the {counted(n)} of {predictions.name}: {reason}; all go to a human"
     )
-    if n < fewest:
-        message += f"even without a mistake that takes {fewest:,} accepted rows; all go to a human"
-    else:
-        message += (
-            f"the best that can be promised is {low[best]:.1%}, on the most confident {curve.coverage[starts[best]]:.1%}; "
-            "all go to a human"
-        )
-    return Threshold(None, float("nan"), float(low[best]), 0.0, 1.0, accuracy, confidence, message)
+    return Threshold(
+        confidence=None,
+        accuracy=math.nan,
+        guaranteed=float(low[best]),
+        coverage=0.0,
+        to_human=1.0,
+        target_accuracy=accuracy,
+        level=confidence,
+        message=message,
+    )
+
+
+def _reached(curve: RiskCoverage, at: int, guaranteed: float, accuracy: float, confidence: float) -> Threshold:
+    """Return the threshold at a position of the curve."""
+    coverage = float(curve.coverage[at])
+    message = (
+        f"accept above {curve.confidence[at]:.3f}: {coverage:.1%} of predictions, {1 - curve.risk[at]:.1%} of them right "
+        f"here, at least {in_percent(accuracy)} with {in_percent(confidence)} confidence; {1 - coverage:.1%} go to a human"
+    )
+    return Threshold(
+        confidence=float(curve.confidence[at]),
+        accuracy=float(1 - curve.risk[at]),
+        guaranteed=guaranteed,
+        coverage=coverage,
+        to_human=1 - coverage,
+        target_accuracy=accuracy,
+        level=confidence,
+        message=message,
+    )

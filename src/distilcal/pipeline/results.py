@@ -224,7 +224,7 @@ def _metric_facts(metric: MetricValue) -> dict[str, Any]:
 
 
 def _threshold_facts(threshold: Threshold) -> dict[str, Any]:
-    return {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(threshold).items()}
+    return {name: _finite(value) if isinstance(value, float) else value for name, value in threshold.to_dict().items()}
 
 
 def _finite(value: float | None) -> float | None:

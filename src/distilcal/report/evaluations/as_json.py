@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ def to_json(evaluation: ModelEvaluation) -> dict[str, Any]:
             "fit": a.calibrator.fit,
             "test": _set_json(a.calibrated),
         },
-        "threshold": {**asdict(a.threshold), "chosen_on": a.threshold_on, "checks": a.checks},
+        "threshold": {**a.threshold.to_dict(), "chosen_on": a.threshold_on, "checks": a.checks},
         "ood": [{"before": _set_json(x), "after": None if y is None else _set_json(y)} for x, y in a.ood],
         "comparison": None if a.comparison is None else _comparison_json(a.comparison),
         "resamples": a.resamples,

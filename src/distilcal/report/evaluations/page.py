@@ -137,7 +137,7 @@ def _risk_chart(a: ModelEvaluation) -> dict[str, Any]:
     curve = report.curve
     n = report.evaluation.rows
     mistakes = round(float(curve.risk[-1]) * n)
-    top = max(float(curve.risk[np.searchsorted(curve.coverage, 0.02) :].max()), 1 - a.threshold.wanted, 0.01) * 1.1
+    top = max(float(curve.risk[np.searchsorted(curve.coverage, 0.02) :].max()), 1 - a.threshold.target_accuracy, 0.01) * 1.1
     keep = np.unique(np.linspace(0, len(curve.coverage) - 1, CURVE_POINTS).round().astype(int))
 
     def place(coverage: float, risk: float) -> str:
@@ -158,7 +158,7 @@ def _risk_chart(a: ModelEvaluation) -> dict[str, Any]:
         "line": line,
         "best": best,
         "mark": mark,
-        "wanted": CHART.y(min((1 - a.threshold.wanted) / top, 1.0)),
+        "wanted": CHART.y(min((1 - a.threshold.target_accuracy) / top, 1.0)),
         "ticks": CHART.y_ticks(axis),
         "report": report,
     }

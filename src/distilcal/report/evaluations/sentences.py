@@ -43,7 +43,7 @@ def next_steps(a: ModelEvaluation) -> Iterator[str]:
         yield from _calibration_steps(a.test, a.calibrated, a.calibrator)
     if not a.ood:
         yield "Try it on data from elsewhere with --ood: calibration at home says little about calibration away."
-    broken = [check.name for check in a.checks[-len(a.ood) :] if check.accuracy < a.threshold.wanted] if a.ood else []
+    broken = [check.name for check in a.checks[-len(a.ood) :] if check.accuracy < a.threshold.target_accuracy] if a.ood else []
     if broken:
         yield f"Do not use the threshold on {', '.join(broken)} as it is: choose one on labelled rows from there."
     if a.test.evaluation.rows < 1000:
@@ -129,7 +129,7 @@ def _threshold_sentence(a: ModelEvaluation) -> str:
     limit = a.threshold
     if limit.confidence is None:
         return limit.message[0].upper() + limit.message[1:] + "."
-    accept = f"Accept above {limit.confidence:.3f} for {in_percent(limit.wanted)} accuracy"
+    accept = f"Accept above {limit.confidence:.3f} for {in_percent(limit.target_accuracy)} accuracy"
     if a.calibrated is None:
         return (
             f"{accept}: {limit.to_human:.0%} go to a human (chosen on these same rows; {limit.accuracy:.1%} of the accepted "
@@ -145,7 +145,7 @@ def _outcome(check: ThresholdCheck) -> str:
 
 
 def _check_sentence(a: ModelEvaluation, check: ThresholdCheck) -> str:
-    kept = math.isnan(check.accuracy) or check.accuracy >= a.threshold.wanted
+    kept = math.isnan(check.accuracy) or check.accuracy >= a.threshold.target_accuracy
     return f"With that threshold {_outcome(check)} there{'' if kept else ': it does not hold'}."
 
 
