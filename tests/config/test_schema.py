@@ -18,6 +18,7 @@ from distilcal.config.schema import (
     ordered_stages,
 )
 from distilcal.errors import InputError
+from distilcal.study.schema import ClaimSettings, TableSettings
 
 CE = TermSettings(loss="cross_entropy")
 MIXED = TermSettings(loss="cross_entropy", view="mixed")
@@ -142,6 +143,18 @@ def test_a_table_of_the_wrong_kind_is_named_by_its_path():
     ]:
         with pytest.raises(InputError) as caught:
             parse_settings(ModelSettings, table, path)
+        assert words in str(caught.value)
+
+
+def test_errors_inside_lists_and_tables_have_their_whole_path():
+    for model, table, words in [
+        (StageSettings, {"views": {"m": {"regions": ["easy", "hrad"]}}}, "views.m.regions[1] = 'hrad', expected one of 'easy'"),
+        (StageSettings, {"views": {"m": {"alhpa": 1.0}}}, "unknown key views.m.alhpa; did you mean alpha"),
+        (TableSettings, {"rows": [{}, {"mehtod": "a"}]}, "unknown key rows[1].mehtod; did you mean method"),
+        (ClaimSettings, {"pairs": [["a", 1]]}, "pairs[0][1] = 1, expected text in quotes; change it"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            parse_settings(model, table)
         assert words in str(caught.value)
 
 

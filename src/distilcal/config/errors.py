@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -145,20 +144,16 @@ def _shown(value: Any) -> str:
 def _annotation_at(annotation: Any, location: Location) -> Any:
     """Follow a location through models, tables and lists to the type that is expected there."""
     for part in location:
-        annotation = _without_wrappers(annotation)
+        annotation = _without_metadata(annotation)
         if get_origin(annotation) is dict:
             annotation = get_args(annotation)[1]
         elif get_origin(annotation) is tuple:
             annotation = get_args(annotation)[0]
         else:
             annotation = annotation.model_fields[part].annotation
-    return _without_wrappers(annotation)
+    return _without_metadata(annotation)
 
 
-def _without_wrappers(annotation: Any) -> Any:
-    """Return X of ``Annotated[X, …]`` and of ``X | None``."""
-    if hasattr(annotation, "__metadata__"):
-        return _without_wrappers(annotation.__origin__)
-    if get_origin(annotation) in (Union, types.UnionType):
-        return _without_wrappers(next(arg for arg in get_args(annotation) if arg is not type(None)))
-    return annotation
+def _without_metadata(annotation: Any) -> Any:
+    """Return X of ``Annotated[X, …]``."""
+    return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
