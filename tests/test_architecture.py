@@ -83,6 +83,33 @@ def test_what_reads_predictions_knows_no_torch(path):
     assert not {name for name in imported(path) if name.split(".")[0] in ("torch", "transformers", "sklearn", "pandas")}
 
 
+# Functions that measure, compare, resample or fit: the report shows what they returned and never calls them.
+COMPUTES = {
+    "evaluate", "compare", "reliability", "evaluate_set", "evaluate_model", "risk_coverage", "threshold", "binomial_interval",
+    "paired_interval", "regions", "aum_halves", "likely_mislabelled", "build_map", "load_calibrator", "cross_fitted",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "report").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_report_computes_nothing(path):
+    """What it shows was measured before and is stored."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("distilcal")
+        for alias in node.names
+    }
+    assert not {name for name in names if name in COMPUTES or name.startswith("fit_")}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "report").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_report_imports_no_private_names(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("distilcal"):
+            assert not [alias.name for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"]
+
+
 def test_public_names_resolve():
     for name in distilcal.__all__:
         assert getattr(distilcal, name) is not None

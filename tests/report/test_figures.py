@@ -14,6 +14,7 @@ from test_maps import dynamics
 
 from distilcal.calibrate import fit_temperature
 from distilcal.cli.main import main
+from distilcal.dynamics.data_map import build_map
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.evaluation import evaluate_set
 from distilcal.metrics import reliability
@@ -26,7 +27,6 @@ from distilcal.report.figures import (
     save_figure,
     study_figure,
 )
-from distilcal.report.maps import make_map
 
 pytest.importorskip("matplotlib")
 
@@ -126,7 +126,7 @@ def test_reliability_has_the_bins_side_by_side(tmp_path):
 
 def test_a_data_map_has_all_examples_its_regions_and_their_names():
     d = dynamics(n=300)
-    m = make_map(d, "run/$x_1$", fraction=0.3)
+    m = build_map(d, "run/$x_1$", fraction=0.3)
     figure = map_figure(m)
     axes = figure.axes[0]
     cloud = max(axes.collections, key=lambda c: len(c.get_offsets()))
@@ -143,14 +143,14 @@ def test_a_data_map_has_all_examples_its_regions_and_their_names():
 
 def test_large_maps_are_hexagons_and_stay_small(tmp_path):
     d = dynamics(n=HEXAGONS + 1)
-    save_figure(map_figure(make_map(d, "m")), tmp_path / "large.pdf")
+    save_figure(map_figure(build_map(d, "m")), tmp_path / "large.pdf")
     assert (tmp_path / "large.pdf").stat().st_size < 300_000
     middle = dynamics(n=5000)
-    save_figure(map_figure(make_map(middle, "m")), tmp_path / "middle.svg")
+    save_figure(map_figure(build_map(middle, "m")), tmp_path / "middle.svg")
     assert b"data:image/png;base64" in (tmp_path / "middle.svg").read_bytes()
     assert (tmp_path / "middle.svg").stat().st_size < 1_000_000
     alike = replace(dynamics(n=9), variability=np.zeros(9), confidence=np.full(9, 0.5))
-    save_figure(map_figure(make_map(alike, "m", disjoint=True)), tmp_path / "alike.png")
+    save_figure(map_figure(build_map(alike, "m", disjoint=True)), tmp_path / "alike.png")
 
 
 def test_settings_of_the_user_change_nothing_and_are_left_alone(tmp_path):

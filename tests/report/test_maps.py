@@ -19,6 +19,7 @@ from test_page import CHROMIUM, Outline, check_outline, in_browser
 
 from distilcal.cli.main import main
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
+from distilcal.dynamics.data_map import Examples, build_map
 from distilcal.report.charts.marks import MARKS, MOST_POINTS
 from distilcal.report.figures import map_figure, save_figure
 from distilcal.report.formatting import one_line
@@ -32,7 +33,7 @@ from distilcal.report.map_page import (
     render_map,
     write_map_page,
 )
-from distilcal.report.maps import Examples, make_map, show_map, write_map_table
+from distilcal.report.maps import show_map, write_map_table
 
 pytest.importorskip("jinja2")
 
@@ -186,7 +187,7 @@ def test_a_stage_is_named_where_there_are_two(run_folder):
 def test_what_is_printed(run_folder):
     text = " ".join(run(run_folder, "--svg", run_folder / "map.svg").output.split())
     d = load_dynamics(run_folder / "student" / "dynamics")
-    m = make_map(d, "x")
+    m = build_map(d, "x")
     below = int((d.aum < 0).sum())
     for said in (
         "run/student: 60 examples of 2 classes, 8 epochs",
@@ -207,7 +208,7 @@ def test_what_is_printed(run_folder):
 def test_text_of_users_is_no_markup_and_steers_no_terminal():
     d = dynamics(n=9, classes=2, names=("[bold]a", "b\x1b[31m"))
     d = replace(d, aum=np.linspace(-9, -1, 9))
-    m = make_map(d, "n", examples=Examples({"text": np.array(["[red]x[/red] \x1b]0;owned\x07 \u202eabc"] * 9, dtype=object)}))
+    m = build_map(d, "n", examples=Examples({"text": np.array(["[red]x[/red] \x1b]0;owned\x07 \u202eabc"] * 9, dtype=object)}))
     console = Console(file=io.StringIO(), width=150, force_terminal=False)
     show_map(m, console)
     said = console.file.getvalue()
@@ -267,7 +268,7 @@ def test_without_the_data_the_map_goes_on_and_says_so(run_folder, tmp_path, case
 def test_examples_that_were_never_recorded_are_left_out(tmp_path):
     recorder = Recorder(["a", "b", "c", "d"], [0, 1, 0, 1], ["x", "y"])
     recorder.record([0, 1, 3], np.array([[2.0, 0.0], [0.0, 1.0], [np.nan, 1.0]]))
-    m = make_map(recorder.dynamics(), "m", examples=Examples({"text": np.array(["A", "B", "C", "D"], dtype=object)}))
+    m = build_map(recorder.dynamics(), "m", examples=Examples({"text": np.array(["A", "B", "C", "D"], dtype=object)}))
     assert m.left_out == 2
     write_map_table(m, tmp_path / "map.csv")
     assert [(r["id"], r["text"]) for r in table_of(tmp_path / "map.csv")] == [("b", "B"), ("a", "A")]
@@ -319,7 +320,7 @@ POINT = re.compile(r'<path class="point (solid|open) k(\d)" d="M([\d.]+) ([\d.]+
 def test_points_stand_where_the_numbers_are():
     d = dynamics(n=23)
     found = {}
-    for _, level, x, y, title in POINT.findall(render_map(make_map(d, "m"))):
+    for _, level, x, y, title in POINT.findall(render_map(build_map(d, "m"))):
         found[title.split(":")[0]] = (int(level), float(x), float(y), title)
     assert set(found) == set(d.ids)
     width = 0.4 if d.variability.max() > 0.3 else 0.3
@@ -335,12 +336,12 @@ def test_points_stand_where_the_numbers_are():
 
 
 def test_levels_of_correctness():
-    few = make_map(dynamics(n=200, epochs=3), "m")
+    few = build_map(dynamics(n=200, epochs=3), "m")
     names, level, rounded = _levels(few)
     assert [name for name, _ in names] == ["0", "0.33", "0.67", "1"]
     assert not rounded
     np.testing.assert_array_equal(level, np.array([used for _, used in names])[few.dynamics.correctness])
-    many = make_map(dynamics(n=2000, epochs=20), "m")
+    many = build_map(dynamics(n=2000, epochs=20), "m")
     names, level, rounded = _levels(many)
     assert [name for name, _ in names] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
     assert rounded
@@ -353,17 +354,17 @@ def test_levels_of_correctness():
 
 
 def test_large_sets_are_sampled_and_the_caption_says_so():
-    m = make_map(dynamics(n=MOST_POINTS + 500), "m")
+    m = build_map(dynamics(n=MOST_POINTS + 500), "m")
     page = render_map(m)
     assert page == render_map(m)
     assert len(POINT.findall(page)) == MOST_POINTS
     assert "4,000 of 4,500 examples, drawn at random (seed 0); the histograms count all" in page
-    assert "All 60 examples." in render_map(make_map(dynamics(), "m"))
+    assert "All 60 examples." in render_map(build_map(dynamics(), "m"))
 
 
 def test_histograms_count_every_example():
     d = dynamics(n=700)
-    m = make_map(d, "m")
+    m = build_map(d, "m")
     for h in _histograms(m):
         counts = [int(re.search(r": ([\d,]+) example", b["title"]).group(1).replace(",", "")) for b in h["bars"]]
         assert sum(counts) == 700
@@ -381,7 +382,7 @@ def test_histograms_count_every_example():
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("fraction", [0.05, 0.33, 1.0])
 def test_names_of_regions_lie_in_the_frame_and_not_on_each_other(seed, fraction):
-    labels = _picture(make_map(dynamics(n=150, seed=seed, epochs=2 + seed), "m", fraction=fraction), titles=False)["labels"]
+    labels = _picture(build_map(dynamics(n=150, seed=seed, epochs=2 + seed), "m", fraction=fraction), titles=False)["labels"]
     assert [label["title"] for label in labels] == ["easy-to-learn", "ambiguous", "hard-to-learn"]
     width, height = LABEL
     for label in labels:
@@ -393,13 +394,13 @@ def test_names_of_regions_lie_in_the_frame_and_not_on_each_other(seed, fraction)
 
 def test_lines_divide_the_regions():
     d = dynamics(n=90)
-    m = make_map(d, "m", fraction=0.3)
+    m = build_map(d, "m", fraction=0.3)
     vertical, easy, hard = _picture(m, titles=False)["bounds"]
     found = _picture(m, titles=False)["points"]
     assert sum(p["x"] >= vertical["x1"] for p in found) == 27
     assert sum(p["y"] <= easy["y1"] for p in found) == 27
     assert sum(p["y"] >= hard["y1"] for p in found) == 27
-    apart = _picture(make_map(d, "m", fraction=0.3, disjoint=True), titles=False)["bounds"]
+    apart = _picture(build_map(d, "m", fraction=0.3, disjoint=True), titles=False)["bounds"]
     assert apart[1]["x2"] == vertical["x1"]
 
 
@@ -410,7 +411,7 @@ def test_lines_divide_the_regions():
 def harmful():
     d = dynamics(names=CLASSES, classes=2)
     d = replace(d, aum=np.where(np.arange(60) < 5, -20.0 + np.arange(60), d.aum))
-    return make_map(d, "run<i>/student", examples=Examples({"text": texts_for(d)}))
+    return build_map(d, "run<i>/student", examples=Examples({"text": texts_for(d)}))
 
 
 def test_text_of_users_is_escaped(harmful):
@@ -442,7 +443,7 @@ def rows_of(page, label):
 
 def test_tables_of_the_page_say_what_the_dynamics_say():
     d = dynamics(n=80)
-    m = make_map(d, "m", examples=Examples({"text": np.array([f"text {i}" for i in d.ids], dtype=object)}))
+    m = build_map(d, "m", examples=Examples({"text": np.array([f"text {i}" for i in d.ids], dtype=object)}))
     page = render_map(m)
     doubtful = rows_of(page, "Most doubtful labels")
     assert len(doubtful) == 20
@@ -468,14 +469,14 @@ def test_pictures_are_shown_small(tmp_path):
     image = pytest.importorskip("PIL.Image")
     d = dynamics(n=50)
     pixels = np.random.default_rng(0).integers(0, 256, (50, 9, 7, 3), dtype=np.uint8)
-    page = render_map(make_map(d, "m", examples=Examples(picture=lambda row: pixels[row])))
+    page = render_map(build_map(d, "m", examples=Examples(picture=lambda row: pixels[row])))
     found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="(r\d+)">', page)
     assert len(found) == 20 + 16
     for data, id_ in found:
         shown = np.asarray(image.open(io.BytesIO(base64.b64decode(data))))
         np.testing.assert_array_equal(shown, pixels[int(id_[1:])])
     large = Examples(picture=lambda row: np.zeros((300, 400, 3), dtype=np.uint8))
-    data = re.search(r'base64,([^"]+)"', render_map(make_map(d, "m", examples=large))).group(1)
+    data = re.search(r'base64,([^"]+)"', render_map(build_map(d, "m", examples=large))).group(1)
     assert image.open(io.BytesIO(base64.b64decode(data))).size == (96, 72)
 
 
@@ -524,7 +525,7 @@ def test_odd_maps_still_make_everything(tmp_path, case):
         "every second epoch": lambda: replace(dynamics(), epochs=(8 + np.arange(60) % 3).astype(np.int32)),
         "all wrong": lambda: replace(dynamics(), aum=np.full(60, -2.0), correctness=np.zeros(60, dtype=np.int32)),
     }[case]()
-    m = make_map(d, "m")
+    m = build_map(d, "m")
     write_map_page(m, tmp_path / "map.html")
     save_figure(map_figure(m), tmp_path / "map.svg")
     write_map_table(m, tmp_path / "map.csv")

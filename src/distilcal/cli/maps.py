@@ -14,7 +14,7 @@ from distilcal.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from distilcal.dynamics import Dynamics
-    from distilcal.report.maps import Examples
+    from distilcal.dynamics.data_map import Examples
 
 FOLDER = click.Path(path_type=Path)
 
@@ -50,9 +50,10 @@ def map_command(
     if find_spec("jinja2") is None:
         raise MissingDependencyError("the page needs jinja2", remedy="pip install 'distilcal[report]'")
     from distilcal.dynamics import load_dynamics
+    from distilcal.dynamics.data_map import build_map
     from distilcal.io.atomic import check_output
     from distilcal.report.map_page import write_map_page
-    from distilcal.report.maps import check_table_name, make_map, show_map, write_map_table
+    from distilcal.report.maps import check_table_name, show_map, write_map_table
 
     check_table_name(output)
     figures = [path for path in (svg, figure) if path is not None]
@@ -68,14 +69,14 @@ def map_command(
             check_figure_path(path)
     dynamics = load_dynamics(found.folder)
     examples, why_not = _examples(dynamics, found.recipe)
-    made = make_map(dynamics, found.name, fraction=fraction, disjoint=disjoint, examples=examples, why_not=why_not)
-    write_map_table(made, output)
-    write_map_page(made, html)
+    data_map = build_map(dynamics, found.name, fraction=fraction, disjoint=disjoint, examples=examples, why_not=why_not)
+    write_map_table(data_map, output)
+    write_map_page(data_map, html)
     for path in figures:
-        save_figure(map_figure(made), path)
-    show_map(made)
+        save_figure(map_figure(data_map), path)
+    show_map(data_map)
     click.echo(f"Wrote {html}: open it in a browser.")
-    click.echo(f"Wrote {output}: {len(made):,} examples, the most doubtful label first.")
+    click.echo(f"Wrote {output}: {len(data_map):,} examples, the most doubtful label first.")
     for path in figures:
         click.echo(f"Wrote {path}: the map as a figure.")
 
@@ -135,7 +136,7 @@ def _examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None,
     from distilcal.config.loading import load_recipe
     from distilcal.data import Choices, Images, Texts
     from distilcal.data.splits import read_splits
-    from distilcal.report.maps import Examples
+    from distilcal.dynamics.data_map import Examples
 
     if recipe is None:
         return None, "no recipe beside it says where they are"

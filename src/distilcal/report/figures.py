@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distilcal.dynamics.data_map import DataMap
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.evaluation import SetEvaluation
 from distilcal.io.atomic import atomic_write
 from distilcal.metrics import Reliability
 from distilcal.report.charts.scales import axis_of, is_geometric
 from distilcal.report.formatting import one_line
-from distilcal.report.maps import DataMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

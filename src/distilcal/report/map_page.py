@@ -17,21 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal import __version__
+from distilcal.dynamics.data_map import DataMap, RowIndices, median_of
 from distilcal.report.charts.frame import Frame
 from distilcal.report.charts.marks import MARKS, MOST_POINTS
 from distilcal.report.charts.scales import Axis, round_step, unit_axis, variability_end, variability_ticks
 from distilcal.report.evaluations.page import MOST_CLASSES
 from distilcal.report.formatting import one_line
 from distilcal.report.html import render_template, write_text
-from distilcal.report.maps import (
-    DataMap,
-    Rows,
-    class_shares,
-    median_of,
-    next_steps,
-    reading,
-    region_rows,
-)
+from distilcal.report.maps import example_text, next_steps, reading, region_rows, shown_classes
 from distilcal.selective import counted
 
 READ_FIRST = 20  # examples in each list of the page; twice as many pictures at most
@@ -57,6 +50,8 @@ def render_map(m: DataMap) -> str:
     return render_template(
         "map.html.jinja",
         m=m,
+        name=one_line(m.name, 200),
+        why_not=one_line(m.why_not, 500),
         d=m.dynamics,
         reading=list(reading(m)),
         next_steps=list(next_steps(m)),
@@ -122,7 +117,7 @@ def _up(share: float) -> float:
     return MAP.y(ROOM + (1 - 2 * ROOM) * share)
 
 
-def _levels(m: DataMap) -> tuple[list[tuple[str, int]], Rows, bool]:
+def _levels(m: DataMap) -> tuple[list[tuple[str, int]], RowIndices, bool]:
     """Levels of correctness with their marks, the mark of each example, and whether correctness was rounded.
 
     Where all examples have the same few epochs there is a level for each count, as in the paper's figures. Elsewhere
@@ -141,9 +136,10 @@ def _levels(m: DataMap) -> tuple[list[tuple[str, int]], Rows, bool]:
 
 def _point_title(m: DataMap, row: int) -> str:
     d = m.dynamics
-    text = m.text(row, 100)
+    text = example_text(m, row, 100)
+    label = one_line(d.classes[int(d.labels[row])], 200)
     return (
-        f"{one_line(str(d.ids[row]), 60)}: {m.label(row)}, right in {d.correctness[row]} of {d.epochs[row]}, "
+        f"{one_line(str(d.ids[row]), 60)}: {label}, right in {d.correctness[row]} of {d.epochs[row]}, "
         f"confidence {d.confidence[row]:.3f}, variability {d.variability[row]:.3f}, AUM {d.aum[row]:.2f}"
         + (f" – {text}" if text else "")
     )
@@ -291,7 +287,7 @@ def _class_rows(m: DataMap) -> list[dict[str, Any]]:
     count = np.bincount(d.labels, minlength=len(d.classes))
     right = np.bincount(d.labels, weights=m.right, minlength=len(d.classes)) / np.maximum(count, 1)
     below = np.bincount(d.labels[m.doubtful], minlength=len(d.classes))
-    share = {"all": class_shares(m, None), **{name: class_shares(m, rows) for name, rows in m.regions.items()}}
+    share = {"all": m.class_shares(), **{name: m.class_shares(rows) for name, rows in m.regions.items()}}
     rows = [
         {
             "name": name,
@@ -300,7 +296,7 @@ def _class_rows(m: DataMap) -> list[dict[str, Any]]:
             "right": float(right[k]) if count[k] else math.nan,
             "doubtful": int(below[k]),
         }
-        for k, name in enumerate(m.classes)
+        for k, name in enumerate(shown_classes(m))
     ]
     return sorted(rows, key=lambda row: row["shares"][0] - row["shares"][-1])
 
@@ -309,10 +305,10 @@ def _read_row(m: DataMap, row: int) -> dict[str, Any]:
     d = m.dynamics
     return {
         "id": one_line(str(d.ids[row]), 60),
-        "text": m.text(row, 400),
+        "text": example_text(m, row, 400),
         "picture": _small_picture(m, row),
-        "label": m.label(row),
-        "says": m.classes[int(m.predicted[row])],
+        "label": one_line(d.classes[int(d.labels[row])], 200),
+        "says": one_line(d.classes[int(m.predicted[row])], 200),
         "agrees": int(m.predicted[row]) == int(d.labels[row]),
         "confidence": float(d.confidence[row]),
         "variability": float(d.variability[row]),

@@ -1,16 +1,14 @@
-"""The data map of a model's training dynamics: its numbers, in words, on the terminal and as a table.
+"""The data map of a model's training dynamics in sentences, on the terminal and as a table.
 
-``make_map`` makes it; ``map_page.py`` draws it. To say one thing more of a map, yield a sentence in ``reading`` or
-``next_steps``, which the terminal and the page both show; a column of the table is an entry in ``_table_columns``. The
+`distilcal.dynamics.data_map` builds it; ``map_page.py`` draws it. To say one thing more of a map, yield a sentence in
+``reading`` or ``next_steps``, which the terminal and the page both show; a column of the table is an entry in
+``_table_columns``. The
 examples themselves come from the caller: a map knows ids only.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,111 +18,26 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from distilcal.dynamics import Dynamics, aum_halves, likely_mislabelled, regions
+from distilcal.dynamics.data_map import DataMap, RowIndices
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write
 from distilcal.report.console import build_console, print_list, prose_width
 from distilcal.report.formatting import csv_bytes, format_number, format_percent, join_listed, one_line
 from distilcal.selective import counted
 
-Rows = NDArray[np.int64]
 SHOWN = 8  # doubtful labels on the terminal
 CHUNK_ROWS = 20_000
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """What stands behind the rows of a table of dynamics, in the same order: columns of text, or pictures."""
-
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # title → (N,) of str
-    picture: Callable[[int], NDArray[np.uint8]] | None = None  # row → (H, W, 3)
-
-    def take(self, rows: Rows) -> Examples:
-        picture = self.picture
-        return Examples(
-            {title: values[rows] for title, values in self.columns.items()},
-            None if picture is None else lambda row: picture(int(rows[row])),
-        )
+def shown_classes(m: DataMap) -> tuple[str, ...]:
+    """Return the names of the classes as they are shown: single lines that cannot steer a terminal."""
+    return tuple(one_line(name, 200) for name in m.dynamics.classes)
 
 
-@dataclass(frozen=True, eq=False)
-class DataMap:
-    """Dynamics with what is read from them; ``make_map`` makes it."""
-
-    name: str
-    dynamics: Dynamics  # (N,) of examples that were recorded
-    regions: Mapping[str, Rows]
-    fraction: float
-    disjoint: bool
-    examples: Examples | None = None
-    why_not: str = ""  # why there are no examples
-    left_out: int = 0  # examples that were never recorded
-
-    def __len__(self) -> int:
-        return len(self.dynamics)
-
-    @cached_property
-    def right(self) -> NDArray[np.float64]:
-        """Share of the epochs in which the label was predicted."""
-        share: NDArray[np.float64] = self.dynamics.correctness / self.dynamics.epochs
-        return share
-
-    @cached_property
-    def predicted(self) -> Rows:
-        """What the model said in the last epoch."""
-        said: Rows = self.dynamics.logits.argmax(axis=1)
-        return said
-
-    @cached_property
-    def by_aum(self) -> Rows:
-        """All rows, the most doubtful label first."""
-        return np.lexsort((self.dynamics.ids, self.dynamics.aum))
-
-    @cached_property
-    def doubtful(self) -> Rows:
-        return likely_mislabelled(self.dynamics)
-
-    @property
-    def epochs(self) -> str:
-        low, high = int(self.dynamics.epochs.min()), int(self.dynamics.epochs.max())
-        return f"{low} to {high} epochs" if low < high else f"{high} epoch{'' if high == 1 else 's'}"
-
-    @cached_property
-    def classes(self) -> tuple[str, ...]:
-        """Class names as they are shown."""
-        return tuple(one_line(name, 200) for name in self.dynamics.classes)
-
-    def label(self, row: int) -> str:
-        return self.classes[int(self.dynamics.labels[row])]
-
-    def text(self, row: int, most: int) -> str:
-        """The example in one line; empty where it cannot be read as text."""
-        columns = {} if self.examples is None else self.examples.columns
-        return one_line(" ⏐ ".join(str(values[row]) for values in columns.values()), most)
-
-
-def make_map(
-    dynamics: Dynamics,
-    name: str,
-    *,
-    fraction: float = 0.33,
-    disjoint: bool = False,
-    examples: Examples | None = None,
-    why_not: str = "",
-) -> DataMap:
-    """The map of the examples that were recorded, with its regions."""
-    seen = (dynamics.epochs > 0) & np.isfinite(dynamics.confidence) & np.isfinite(dynamics.aum)
-    if not seen.any():
-        raise InputError("no example was recorded", source=name, remedy="record at least one epoch, with finite logits")
-    left_out = int((~seen).sum())
-    if left_out:
-        rows = np.flatnonzero(seen)
-        per_row: dict[str, Any] = {f.name: getattr(dynamics, f.name) for f in fields(dynamics) if f.name != "classes"}
-        per_row = {name: None if values is None else values[rows] for name, values in per_row.items()}
-        dynamics = replace(dynamics, **per_row)
-        examples = None if examples is None else examples.take(rows)
-    found = regions(dynamics, fraction, disjoint=disjoint)
-    return DataMap(one_line(name, 200), dynamics, found, fraction, disjoint, examples, one_line(why_not, 500), left_out)
+def example_text(m: DataMap, row: int, most: int) -> str:
+    """Return an example in one line; empty where it is not text."""
+    columns = {} if m.examples is None else m.examples.columns
+    return one_line(" ⏐ ".join(str(values[row]) for values in columns.values()), most)
 
 
 # ---- words -------------------------------------------------------------------------------------------------------------
@@ -149,10 +62,10 @@ def reading(m: DataMap) -> Iterator[str]:
         yield "No label lost to another class on average (AUM below 0)."
     hard = m.regions["hard"]
     if len(hard):
-        share, of_hard = class_shares(m, None), class_shares(m, hard)
+        share, of_hard = m.class_shares(), m.class_shares(hard)
         most = int((of_hard - share).argmax())
         if of_hard[most] - share[most] >= 0.05:
-            name = m.classes[most]
+            name = shown_classes(m)[most]
             yield f"The class {name} makes up {share[most]:.0%} of all examples and {of_hard[most]:.0%} of the hard ones."
     if m.left_out:
         yield f"{counted(m.left_out, 'example')} more were never recorded and are not in the map."
@@ -166,17 +79,11 @@ def next_steps(m: DataMap) -> Iterator[str]:
     elif len(m.doubtful):
         yield (
             "Read the examples with AUM below 0, the first rows of the table (column mislabelled): "
-            "mend or drop the wrong labels, keep the hard examples."
+            "fix or drop the wrong labels, keep the hard examples."
         )
     if most < 4:
         yield f"Record more epochs: {most} say{'s' if most == 1 else ''} little about variability; the paper took five or six."
     yield "Choose what to train on, or to mix, by the columns easy, ambiguous and hard of the table."
-
-
-def class_shares(m: DataMap, rows: Rows | None) -> NDArray[np.float64]:
-    """Share of each class in some rows, or in all."""
-    labels = m.dynamics.labels if rows is None else m.dynamics.labels[rows]
-    return np.bincount(labels, minlength=len(m.dynamics.classes)) / max(len(labels), 1)
 
 
 # ---- terminal ----------------------------------------------------------------------------------------------------------
@@ -193,7 +100,7 @@ def show_map(m: DataMap, console: Console | None = None) -> None:
     if len(lowest):
         console.print(_doubtful_table(m, lowest))
     if m.why_not:
-        console.print(Text(f"the examples themselves are not shown: {m.why_not}", style="dim"), soft_wrap=True)
+        console.print(Text(f"the examples themselves are not shown: {one_line(m.why_not, 500)}", style="dim"), soft_wrap=True)
     console.print()
     console.print(Text(" ".join(reading(m))), width=prose_width(console))
     console.print(Text("\nNext", style="bold"))
@@ -201,7 +108,7 @@ def show_map(m: DataMap, console: Console | None = None) -> None:
 
 
 def _region_table(m: DataMap) -> Table:
-    title = f"{m.name}: {counted(len(m), 'example')} of {len(m.dynamics.classes)} classes, {m.epochs}"
+    title = f"{one_line(m.name, 200)}: {counted(len(m), 'example')} of {len(m.dynamics.classes)} classes, {m.epochs}"
     table = Table(title=Text(title), title_justify="left")
     table.add_column("region", no_wrap=True)
     for name in ("examples", "confidence", "variability", "AUM", "right", "AUM < 0"):
@@ -213,7 +120,7 @@ def _region_table(m: DataMap) -> Table:
     return table
 
 
-def _doubtful_table(m: DataMap, rows: Rows) -> Table:
+def _doubtful_table(m: DataMap, rows: RowIndices) -> Table:
     with_text = m.examples is not None and bool(m.examples.columns)
     table = Table(title=f"most doubtful labels, {len(rows)} of {len(m.doubtful):,}", title_justify="left", expand=True)
     table.add_column("AUM", justify="right", no_wrap=True)
@@ -221,39 +128,28 @@ def _doubtful_table(m: DataMap, rows: Rows) -> Table:
     for name in ("label", "model says"):
         table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=20)
     table.add_column("example" if with_text else "id", no_wrap=True, overflow="ellipsis", ratio=1)
+    classes = shown_classes(m)
+    d = m.dynamics
     for row in rows.tolist():
-        d = m.dynamics
-        example = m.text(row, 300) if with_text else one_line(str(d.ids[row]), 80)
-        names = (Text(m.label(row)), Text(m.classes[int(m.predicted[row])]))
+        example = example_text(m, row, 300) if with_text else one_line(str(d.ids[row]), 80)
+        names = (Text(classes[int(d.labels[row])]), Text(classes[int(m.predicted[row])]))
         table.add_row(f"{d.aum[row]:.2f}", f"{d.confidence[row]:.3f}", *names, Text(example))
     return table
 
 
 def region_rows(m: DataMap) -> list[dict[str, Any]]:
-    """All examples, then each region: size, medians, share of right epochs, doubtful labels, classes in short."""
-    found = []
-    for title, rows in (("all", np.arange(len(m))), *m.regions.items()):
-        d = m.dynamics
-        share = class_shares(m, rows)
+    """Return all examples, then each region, with its three largest classes as text."""
+    names = shown_classes(m)
+    rows = []
+    for region in m.region_statistics():
+        share = region.class_shares
         order = np.argsort(-share, kind="stable")[:3]
-        short = ", ".join(f"{m.classes[k]} {share[k]:.0%}" for k in order if share[k])
+        classes = ", ".join(f"{names[k]} {share[k]:.0%}" for k in order if share[k])
         more = int((share > 0).sum()) - 3
-        found.append(
-            {
-                "title": title,
-                "count": len(rows),
-                **{key: median_of(getattr(d, key)[rows]) for key in ("confidence", "variability", "aum")},
-                "right": float(m.right[rows].mean()) if len(rows) else math.nan,
-                "doubtful": int((d.aum[rows] < 0).sum()),
-                "classes": short + (f", {more} more" if more > 0 else ""),
-            }
-        )
-    return found
-
-
-def median_of(values: NDArray[Any]) -> float:
-    """Median, NaN of nothing."""
-    return float(np.median(values)) if len(values) else math.nan
+        if more > 0:
+            classes += f", {more} more"
+        rows.append({**vars(region), "title": region.name, "classes": classes})
+    return rows
 
 
 # ---- table -------------------------------------------------------------------------------------------------------------
@@ -296,7 +192,7 @@ def _table_columns(m: DataMap) -> dict[str, NDArray[Any]]:
         "predicted": classes[m.predicted],
         **{name: np.asarray(getattr(d, name)) for name in statistics},
         **inside,
-        "aum_half": np.where(aum_halves(d), "high", "low").astype(object),
+        "aum_half": np.where(m.high_aum, "high", "low").astype(object),
         "mislabelled": np.asarray(d.aum < 0),
         **({} if m.examples is None else m.examples.columns),
     }

@@ -36,7 +36,8 @@ class Axis:
         if self.log or len(self.ticks) < 2:
             return [f"{t:g}" for t in self.ticks]
         step = min(b - a for a, b in pairwise(self.ticks))
-        if step < 1e-4 or max(map(abs, self.ticks)) >= 1e6:
+        largest = max(map(abs, self.ticks))
+        if largest >= 1e6 or (step < 1e-4 and largest < 0.01):
             return [f"{t:.3g}" for t in self.ticks]
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         return [f"{t:z.{digits}f}" for t in self.ticks]
