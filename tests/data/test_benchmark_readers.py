@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from distilcal.data import sources
-from distilcal.data.benchmarks import CIFAR10, CIFAR100, NEWSGROUPS, body_of
+from distilcal.data.benchmark_classes import CIFAR10, CIFAR100, NEWSGROUPS
 from distilcal.data.catalogue import BENCHMARKS, load_benchmark
+from distilcal.data.text_benchmarks import body_of
 from distilcal.errors import InputError
 
 

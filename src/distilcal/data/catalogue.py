@@ -1,7 +1,8 @@
 """The catalogue of benchmarks: what each is, where its files are, which rule makes its classes and splits.
 
 ``load_benchmark`` reads one by name; docs/benchmarks.md shows the folders. To add one, write an entry with a reader from
-``benchmarks``. Benchmarks with the same classes name them alike, so that one can be the out-of-domain set of another.
+``text_benchmarks`` or ``image_benchmarks``. Benchmarks with the same classes share their names, so that one can be the
+out-of-domain set of another.
 """
 
 from __future__ import annotations
@@ -20,10 +21,43 @@ from typing import Literal
 
 import numpy as np
 
-from distilcal.data import benchmarks as b
+from distilcal.data.benchmark_classes import (
+    ANSWERED,
+    CIFAR10,
+    CIFAR100,
+    EMOTIONS,
+    EMPATHY,
+    FASHION,
+    FOUR,
+    NEWSGROUPS,
+    NLI,
+    PARAPHRASE,
+    POLARITY,
+    TINY,
+)
+from distilcal.data.benchmark_parts import Group, divide, read_tables, with_content_ids
 from distilcal.data.dataset import Dataset, Role, overlap
+from distilcal.data.image_benchmarks import (
+    read_cifar,
+    read_cifar10h,
+    read_cinic10,
+    read_corrupted,
+    read_fashion_mnist,
+    read_tiny_imagenet,
+)
 from distilcal.data.sources import HUB_PREFIX, read_dataset
 from distilcal.data.table_source import Columns
+from distilcal.data.text_benchmarks import (
+    read_adv_glue,
+    read_chaosnli,
+    read_epitome,
+    read_goemotions,
+    read_meld,
+    read_news_empathy,
+    read_newsgroups,
+    read_votes_on_paraphrases,
+)
+from distilcal.data.vader_benchmark import read_vader
 from distilcal.errors import InputError
 
 DATA_VARIABLE = "DISTILCAL_DATA"
@@ -53,7 +87,7 @@ class OnHub:
     splits: Mapping[str, str]
     names: tuple[str, ...]
     columns: Columns = field(default_factory=Columns)
-    group: b.Group = ""
+    group: Group = ""
 
 
 @dataclass(frozen=True)
@@ -121,7 +155,7 @@ class Benchmark:
             data = read_dataset(source, columns=self.on_hub.columns, classes=(*self.on_hub.names, UNLABELLED))
             assert data.labels is not None
             data = replace(data.select(data.labels < len(self.classes)), classes=self.classes)
-            splits |= b.divide(b.with_content_ids(data, self.on_hub.group), ours)
+            splits |= divide(with_content_ids(data, self.on_hub.group), ours)
         return self._with_roles(splits)
 
     def _with_roles(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
@@ -269,22 +303,22 @@ RESEARCH = "none stated; research use"
 def _epitome(mechanism: str) -> Benchmark:
     words = mechanism.replace("-", " ")
     return Benchmark(
-        f"epitome_{mechanism.replace('-', '_')}", f"empathy of a response to a post: {words}", "text pair", b.EMPATHY,
+        f"epitome_{mechanism.replace('-', '_')}", f"empathy of a response to a post: {words}", "text pair", EMPATHY,
         hub="", folder="epitome", licence="none stated for the data; academic research use only",
         paper="Sharma et al. 2020", ood=("news_empathy",), sensitive=True,
         note="Levels weak and strong are 'some'. No official split: divided 75:5:20 by seeker's post, alike for the three "
         "mechanisms. 60 pairs stand more than once. Sensitive content (mental health, self-harm): do not print rows.",
-        reader=partial(b.read_epitome, mechanism=mechanism),
+        reader=partial(read_epitome, mechanism=mechanism),
     )  # fmt: skip
 
 
 def _vader(domain: str, what: str, ood: tuple[str, ...], note: str) -> Benchmark:
     return Benchmark(
-        f"vader_{domain}", f"sentiment of {what}, with the votes of raters", "text", b.POLARITY,
+        f"vader_{domain}", f"sentiment of {what}, with the votes of raters", "text", POLARITY,
         hub="", folder="vader", licence="MIT", paper="Hutto & Gilbert 2014", ood=ood,
         note="The label is the sign of the mean rating; means within ±0.5 are left out. Soft labels: shares of raters above "
         f"and below zero, zeros counted half each; where they disagree with the mean, the mean rules. {note}",
-        reader=partial(b.read_vader, domain=domain),
+        reader=partial(read_vader, domain=domain),
     )  # fmt: skip
 
 
@@ -293,7 +327,7 @@ def _adv_glue(task: str, of: str, kind: Kind, classes: tuple[str, ...]) -> Bench
         f"adv_glue_{task}", f"adversarial examples for {of}", kind, classes,
         hub=f"AI-Secure/adv_glue/adv_{task}", folder="adv_glue", licence="CC BY-SA 4.0", paper="Wang et al. 2021",
         note="Small, for evaluation only. Made from GLUE's validation rows: who calibrates on those has seen the originals.",
-        reader=partial(b.read_adv_glue, task=task, classes=classes),
+        reader=partial(read_adv_glue, task=task, classes=classes),
         on_hub=OnHub({"test": "validation"}, _GLUE_NAMES[task]),
     )  # fmt: skip
 
@@ -301,191 +335,191 @@ def _adv_glue(task: str, of: str, kind: Kind, classes: tuple[str, ...]) -> Bench
 _GLUE_NAMES = {
     "sst2": ("negative", "positive"),
     "qqp": ("not_duplicate", "duplicate"),
-    "mnli": b.NLI,
-    "qnli": b.ANSWERED,
+    "mnli": NLI,
+    "qnli": ANSWERED,
 }
 _VADER_NOTE = "No official split: divided 70:10:20"
 
 _ENTRIES = (
     Benchmark(
-        "goemotions_ekman", "emotion of a Reddit comment: Ekman's six, or neutral", "text", b.EMOTIONS,
+        "goemotions_ekman", "emotion of a Reddit comment: Ekman's six, or neutral", "text", EMOTIONS,
         hub="google-research-datasets/go_emotions/simplified", folder="goemotions", licence="CC BY 4.0",
         paper="Demszky et al. 2020", ood=("meld",),
         note="28 emotions mapped to 7 classes; where several classes remain, one is drawn by a hash of the comment's id. "
         "49 dev and 42 test texts stand in train too. Texts hold placeholders such as [NAME].",
-        reader=b.read_goemotions,
+        reader=read_goemotions,
     ),
     Benchmark(
-        "meld", "emotion of an utterance in a television dialogue", "text", b.EMOTIONS,
+        "meld", "emotion of an utterance in a television dialogue", "text", EMOTIONS,
         hub="declare-lab/MELD", folder="meld", licence="GPL-3.0 (repository)", paper="Poria et al. 2019",
         ood=("goemotions_ekman",),
         note="Groups are dialogues. Short utterances repeat: some 330 of the test stand in train. 'non-neutral', which "
         "some copies have, is left out. Fear and disgust are rare.",
-        reader=b.read_meld,
+        reader=read_meld,
     ),
     _epitome("emotional-reactions"),
     _epitome("explorations"),
     _epitome("interpretations"),
     Benchmark(
-        "news_empathy", "empathy of an essay on a news story", "text", b.EMPATHY,
+        "news_empathy", "empathy of an essay on a news story", "text", EMPATHY,
         hub="", folder="news_empathy", licence="CC BY 4.0", paper="Buechel et al. 2018",
         ood=("epitome_emotional_reactions", "epitome_explorations", "epitome_interpretations"),
         note="empathy_bin of the authors: 1 is 'some'. Every writer wrote five essays: divided 70:10:20 by writer.",
-        reader=b.read_news_empathy,
+        reader=read_news_empathy,
     ),
     Benchmark(
-        "yelp", "sentiment of a review", "text", b.POLARITY,
+        "yelp", "sentiment of a review", "text", POLARITY,
         hub="fancyzhx/yelp_polarity/plain_text", folder="yelp", licence="Yelp Dataset terms of use; academic use",
         paper="Zhang et al. 2015 (rule); Yue et al. 2023 (files)",
         ood=("sst2", "vader_amazon", "vader_movie", "vader_tweet", "vader_nyt"),
         note="1-2 stars negative, 4-5 positive, 3 left out. The dev file is divided 90:10 into train and dev. Three quarters "
         "are positive. With hub=True the balanced yelp_polarity is read, which is another sample.",
-        reader=partial(b.read_tables, files={"train+dev": "reviews_dev.csv*", "test": "reviews_test.csv*"}, classes=b.POLARITY,
+        reader=partial(read_tables, files={"train+dev": "reviews_dev.csv*", "test": "reviews_test.csv*"}, classes=POLARITY,
                        columns=Columns("text", label="polarity"), drop="-1"),
         on_hub=OnHub(NO_DEV, ("1", "2")),
     ),
     Benchmark(
-        "yelp_sentences", "sentiment of a sentence from a review", "text", b.POLARITY,
+        "yelp_sentences", "sentiment of a sentence from a review", "text", POLARITY,
         hub="", folder="yelp", licence="Yelp Dataset terms of use; academic use", paper="Shen et al. 2017",
         ood=("sst2", "vader_amazon", "vader_movie", "vader_tweet", "vader_nyt"),
         note="The larger file (the authors' test) is divided 90:10 into train and dev, the smaller is the test. Labels come "
         "from the stars of the whole review. Lower case, numbers as _num_. Short sentences repeat across files.",
-        reader=partial(b.read_tables, files={"train+dev": "sentences_test.tsv*", "test": "sentences_dev.tsv*"},
-                       classes=b.POLARITY, shuffle=True),
+        reader=partial(read_tables, files={"train+dev": "sentences_test.tsv*", "test": "sentences_dev.tsv*"},
+                       classes=POLARITY, shuffle=True),
     ),
     Benchmark(
-        "sst2", "sentiment of a phrase or sentence from film reviews", "text", b.POLARITY,
+        "sst2", "sentiment of a phrase or sentence from film reviews", "text", POLARITY,
         hub="nyu-mll/glue/sst2", folder="sst2", licence=RESEARCH, paper="Socher et al. 2013; Wang et al. 2018",
         ood=("yelp", "yelp_sentences", "adv_glue_sst2", "vader_amazon", "vader_tweet", "vader_nyt"),
         note="Train and dev are GLUE's; GLUE hides the test labels, so the test is the labelled sentence-level one, whose "
         "author stripped final stops and accents. Train holds phrases of its sentences. vader_movie holds SST sentences: no "
         "partner. With hub=True GLUE's validation is halved into dev and test.",
-        reader=partial(b.read_tables, classes=b.POLARITY, files={
+        reader=partial(read_tables, classes=POLARITY, files={
             "train": "glue_train.tsv*", "dev": "glue_validation.tsv*", "test": "sentences_test.tsv*"}),
         on_hub=OnHub(GLUE, _GLUE_NAMES["sst2"]),
     ),
     Benchmark(
-        "snli", "does a premise entail a hypothesis (captions)", "text pair", b.NLI,
+        "snli", "does a premise entail a hypothesis (captions)", "text pair", NLI,
         hub="stanfordnlp/snli/plain_text", folder="snli", licence="CC BY-SA 4.0", paper="Bowman et al. 2015",
         ood=("mnli", "xnli_en", "chaosnli_mnli", "adv_glue_mnli"),
         note="Rows without a gold label are left out. Groups are premises.",
-        reader=partial(b.read_tables, files={"train": "train.tsv*", "dev": "validation.tsv*", "test": "test.tsv*"},
-                       classes=b.NLI, group="text"),
-        on_hub=OnHub(AS_THERE, b.NLI, group="text"),
+        reader=partial(read_tables, files={"train": "train.tsv*", "dev": "validation.tsv*", "test": "test.tsv*"},
+                       classes=NLI, group="text"),
+        on_hub=OnHub(AS_THERE, NLI, group="text"),
     ),
     Benchmark(
-        "mnli", "does a premise entail a hypothesis (ten genres)", "text pair", b.NLI,
+        "mnli", "does a premise entail a hypothesis (ten genres)", "text pair", NLI,
         hub="nyu-mll/glue/mnli", folder="mnli", licence="OANC and others, see the paper", paper="Williams et al. 2018",
         ood=("snli", "xnli_en", "chaosnli_snli", "adv_glue_mnli"),
         note="The matched validation set is halved by premise into dev and test. The files of the folder have no final full "
         "stops, xnli_en and chaosnli_mnli do. 1,014 items of chaosnli_mnli are among dev and test.",
-        reader=partial(b.read_tables, files={"train": "train.tsv*", "dev+test": "validation.tsv*"}, classes=b.NLI,
+        reader=partial(read_tables, files={"train": "train.tsv*", "dev+test": "validation.tsv*"}, classes=NLI,
                        group="text"),
-        on_hub=OnHub({"train": "train", "dev+test": "validation_matched"}, b.NLI, group="text"),
+        on_hub=OnHub({"train": "train", "dev+test": "validation_matched"}, NLI, group="text"),
     ),
     Benchmark(
-        "xnli_en", "does a premise entail a hypothesis (made like MNLI, later)", "text pair", b.NLI,
+        "xnli_en", "does a premise entail a hypothesis (made like MNLI, later)", "text pair", NLI,
         hub="facebook/xnli/en", folder="mnli", licence="CC BY-NC 4.0", paper="Conneau et al. 2018",
         note="The English development set, for evaluation only.",
-        reader=partial(b.read_tables, files={"test": "xnli_dev_en.tsv*"}, classes=b.NLI, group="text"),
-        on_hub=OnHub({"test": "validation"}, b.NLI, group="text"),
+        reader=partial(read_tables, files={"test": "xnli_dev_en.tsv*"}, classes=NLI, group="text"),
+        on_hub=OnHub({"test": "validation"}, NLI, group="text"),
     ),
     *(
         Benchmark(
-            f"chaosnli_{of}", f"items of {of.upper()} on which people disagree, with 100 votes each", "text pair", b.NLI,
+            f"chaosnli_{of}", f"items of {of.upper()} on which people disagree, with 100 votes each", "text pair", NLI,
             hub="metaeval/chaos-mnli-ambiguity" if of == "mnli" else "", folder="chaosnli", licence="CC BY-NC 4.0",
             paper="Nie et al. 2020",
             note=f"The label is the majority of 100, not the original one. The items are from the validation set of {of}: do "
             "not calibrate on that and test here. Ids are the authors' uid.",
-            reader=partial(b.read_chaosnli, part=part),
+            reader=partial(read_chaosnli, part=part),
         )
         for of, part in (("snli", "snli"), ("mnli", "mnli_m"))
     ),
     Benchmark(
-        "qqp", "do two questions ask the same", "text pair", b.PARAPHRASE,
+        "qqp", "do two questions ask the same", "text pair", PARAPHRASE,
         hub="nyu-mll/glue/qqp", folder="qqp", licence="Quora terms; non-commercial", paper="Wang et al. 2018",
         ood=("twitter_ppdb", "twitter_ppdb_votes", "mrpc", "paws_x_en", "adv_glue_qqp"),
         note="The test labels are hidden: validation is halved by the first question into dev and test.",
-        reader=partial(b.read_tables, files={"train": "train.tsv*", "dev+test": "validation.tsv*"}, classes=b.PARAPHRASE,
+        reader=partial(read_tables, files={"train": "train.tsv*", "dev+test": "validation.tsv*"}, classes=PARAPHRASE,
                        group="text"),
         on_hub=OnHub(GLUE, _GLUE_NAMES["qqp"], Columns("question1", "question2"), group="text"),
     ),
     Benchmark(
-        "twitter_ppdb", "do two tweets say the same", "text pair", b.PARAPHRASE,
+        "twitter_ppdb", "do two tweets say the same", "text pair", PARAPHRASE,
         hub="mteb/twitterurlcorpus-pairclassification", folder="twitter_ppdb", licence=RESEARCH, paper="Lan et al. 2017",
         ood=("mrpc", "paws_x_en"),
         note="4-6 of 6 votes are a paraphrase, 0-2 are none, 3 is left out. One headline stands against many tweets: the train "
         "file is divided 90:10 by first sentence into train and dev. Many pairs repeat. The hub has the test part only.",
-        reader=partial(b.read_tables, files={"train+dev": "train.tsv*", "test": "test.tsv*"}, classes=b.PARAPHRASE,
+        reader=partial(read_tables, files={"train+dev": "train.tsv*", "test": "test.tsv*"}, classes=PARAPHRASE,
                        group="text"),
     ),
     Benchmark(
-        "twitter_ppdb_votes", "do two tweets say the same, with the votes of six raters", "text pair", b.PARAPHRASE,
+        "twitter_ppdb_votes", "do two tweets say the same, with the votes of six raters", "text pair", PARAPHRASE,
         hub="", folder="twitter_ppdb", licence=RESEARCH, paper="Lan et al. 2017",
         note="The test of twitter_ppdb, same rows in the same order, cased. Soft labels: shares of six. Three against three "
         "(786 pairs) is left out, as there.",
-        reader=b.read_votes_on_paraphrases,
+        reader=read_votes_on_paraphrases,
     ),
     Benchmark(
-        "mrpc", "do two sentences of news say the same", "text pair", b.PARAPHRASE,
+        "mrpc", "do two sentences of news say the same", "text pair", PARAPHRASE,
         hub="nyu-mll/glue/mrpc", folder="mrpc", licence="Microsoft Research Data licence; research",
         paper="Dolan & Brockett 2005", ood=("twitter_ppdb", "paws_x_en"),
         note="GLUE's split, its test with labels. Two thirds are paraphrases.",
-        reader=partial(b.read_tables, files={"train": "train.tsv*", "dev": "validation.tsv*", "test": "test.tsv*"},
-                       classes=b.PARAPHRASE),
+        reader=partial(read_tables, files={"train": "train.tsv*", "dev": "validation.tsv*", "test": "test.tsv*"},
+                       classes=PARAPHRASE),
         on_hub=OnHub(AS_THERE, ("not_equivalent", "equivalent")),
     ),
     Benchmark(
-        "paws_x_en", "do two sentences with the same words say the same", "text pair", b.PARAPHRASE,
+        "paws_x_en", "do two sentences with the same words say the same", "text pair", PARAPHRASE,
         hub="google-research-datasets/paws-x/en", folder="paws_x_en", licence="free for any purpose", paper="Yang et al. 2019",
         note="The English validation set, for evaluation only: word order decides.",
-        reader=partial(b.read_tables, files={"test": "validation.tsv*"}, classes=b.PARAPHRASE),
+        reader=partial(read_tables, files={"test": "validation.tsv*"}, classes=PARAPHRASE),
         on_hub=OnHub({"test": "validation"}, ("0", "1")),
     ),
     Benchmark(
-        "qnli", "does a sentence answer a question", "text pair", b.ANSWERED,
+        "qnli", "does a sentence answer a question", "text pair", ANSWERED,
         hub="nyu-mll/glue/qnli", folder="qnli", licence="CC BY-SA 4.0", paper="Wang et al. 2018", ood=("adv_glue_qnli",),
         note="The folder has the validation set only: it is divided 70:10:20 by sentence. With hub=True train is GLUE's, and "
         "validation is halved by sentence into dev and test.",
-        reader=partial(b.read_tables, files={"train+dev+test": "validation.tsv*"}, classes=b.ANSWERED, group="pair"),
-        on_hub=OnHub(GLUE, b.ANSWERED, group="pair"),
+        reader=partial(read_tables, files={"train+dev+test": "validation.tsv*"}, classes=ANSWERED, group="pair"),
+        on_hub=OnHub(GLUE, ANSWERED, group="pair"),
     ),
     Benchmark(
-        "hellaswag", "which of four endings continues a text", "multiple choice", b.FOUR,
+        "hellaswag", "which of four endings continues a text", "multiple choice", FOUR,
         hub="Rowan/hellaswag", folder="hellaswag", licence="MIT", paper="Zellers et al. 2019", ood=("swag", "codah"),
         note="The test labels are hidden: validation is halved by prompt into dev and test. Prompts are 'activity: context', "
         "without the hub's bracketed marks.",
-        reader=partial(b.read_tables, files={"train": "train*.jsonl*", "dev+test": "validation*.jsonl*"}, classes=b.FOUR,
+        reader=partial(read_tables, files={"train": "train*.jsonl*", "dev+test": "validation*.jsonl*"}, classes=FOUR,
                        columns=Columns("query", choices=("endings",)), group="prompt"),
     ),
     Benchmark(
-        "swag", "which of four endings continues a caption", "multiple choice", b.FOUR,
+        "swag", "which of four endings continues a caption", "multiple choice", FOUR,
         hub="allenai/swag/regular", folder="swag", licence="MIT", paper="Zellers et al. 2018", ood=("hellaswag", "codah"),
         note="The folder has 500 rows of the validation set, for evaluation only. With hub=True train is there, and validation "
         "is halved into dev and test.",
-        reader=partial(b.read_tables, files={"test": "validation*.jsonl*"}, classes=b.FOUR, group="prompt",
+        reader=partial(read_tables, files={"test": "validation*.jsonl*"}, classes=FOUR, group="prompt",
                        columns=Columns("startphrase", choices=("choices",), label="answer")),
-        on_hub=OnHub(GLUE, b.FOUR, Columns("startphrase", choices=("ending0", "ending1", "ending2", "ending3")), "prompt"),
+        on_hub=OnHub(GLUE, FOUR, Columns("startphrase", choices=("ending0", "ending1", "ending2", "ending3")), "prompt"),
     ),
     Benchmark(
-        "codah", "which of four endings continues a sentence, written to mislead", "multiple choice", b.FOUR,
+        "codah", "which of four endings continues a sentence, written to mislead", "multiple choice", FOUR,
         hub="jaredfern/codah/codah", folder="codah", licence="ODC-BY 1.0", paper="Chen et al. 2019", ood=("hellaswag", "swag"),
         note="No official split but folds: divided 70:10:20 by prompt.",
-        reader=partial(b.read_tables, files={"train+dev+test": "full_data.tsv*"}, classes=b.FOUR, group="prompt",
+        reader=partial(read_tables, files={"train+dev+test": "full_data.tsv*"}, classes=FOUR, group="prompt",
                        header=("category", "prompt", "a", "b", "c", "d", "label"),
                        columns=Columns("prompt", choices=("a", "b", "c", "d"))),
     ),
-    _adv_glue("sst2", "sst2", "text", b.POLARITY),
-    _adv_glue("qqp", "qqp", "text pair", b.PARAPHRASE),
-    _adv_glue("mnli", "mnli, matched", "text pair", b.NLI),
-    _adv_glue("qnli", "qnli", "text pair", b.ANSWERED),
+    _adv_glue("sst2", "sst2", "text", POLARITY),
+    _adv_glue("qqp", "qqp", "text pair", PARAPHRASE),
+    _adv_glue("mnli", "mnli, matched", "text pair", NLI),
+    _adv_glue("qnli", "qnli", "text pair", ANSWERED),
     *(
         Benchmark(
-            name, f"newsgroup of a message{words}", "text", b.NEWSGROUPS,
+            name, f"newsgroup of a message{words}", "text", NEWSGROUPS,
             hub="SetFit/20_newsgroups", folder="twenty_newsgroups", licence="none stated; public posts", paper="Lang 1995",
             note="The split by date, in which 2,160 test messages share a subject with train; train is divided 90:10 by "
             f"subject into train and dev. {note}",
-            reader=partial(b.read_newsgroups, raw=raw),
+            reader=partial(read_newsgroups, raw=raw),
         )
         for name, words, raw, note in (
             ("twenty_newsgroups", "", False, "Header, quoted lines, the lines that introduce them and a signature after dashes "
@@ -493,38 +527,38 @@ _ENTRIES = (
             ("twenty_newsgroups_raw", ", header and all", True, "The header leaks the group: to compare with older figures."))
     ),
     Benchmark(
-        "cifar10", "object in a picture of 32 × 32", "image", b.CIFAR10,
+        "cifar10", "object in a picture of 32 × 32", "image", CIFAR10,
         hub="uoft-cs/cifar10", folder="cifar10", licence=RESEARCH, paper="Krizhevsky 2009",
         ood=("cifar10_c", "cinic10_imagenet"),
         note="Train is divided 90:10 into train and dev. The folder may hold the first images of train only; with hub=True all "
         "50,000 are read. The test stands in official order.",
-        reader=partial(b.read_cifar, classes=b.CIFAR10), on_hub=OnHub(NO_DEV, b.CIFAR10),
+        reader=partial(read_cifar, classes=CIFAR10), on_hub=OnHub(NO_DEV, CIFAR10),
     ),
     Benchmark(
-        "cifar10h", "the test of CIFAR-10 with the choices of some 50 people each", "image", b.CIFAR10,
+        "cifar10h", "the test of CIFAR-10 with the choices of some 50 people each", "image", CIFAR10,
         hub="", folder="cifar10h", licence="CC BY-NC-SA 4.0", paper="Peterson et al. 2019",
         note="Needs the folder cifar10 beside it. The label is CIFAR-10's; people's majority is another on 0.8 % of images.",
-        reader=b.read_cifar10h,
+        reader=read_cifar10h,
     ),
     Benchmark(
-        "cifar100", "object in a picture of 32 × 32, fine classes", "image", b.CIFAR100,
+        "cifar100", "object in a picture of 32 × 32, fine classes", "image", CIFAR100,
         hub="uoft-cs/cifar100", folder="cifar100", licence=RESEARCH, paper="Krizhevsky 2009", ood=("cifar100_c",),
         note="Train is divided 90:10 into train and dev. The sheets stand in class order: rows are shuffled.",
-        reader=partial(b.read_cifar, classes=b.CIFAR100, shuffle=True),
-        on_hub=OnHub(NO_DEV, b.CIFAR100, Columns(label="fine_label")),
+        reader=partial(read_cifar, classes=CIFAR100, shuffle=True),
+        on_hub=OnHub(NO_DEV, CIFAR100, Columns(label="fine_label")),
     ),
     Benchmark(
-        "cinic10", "object in a picture of 32 × 32, from ImageNet and CIFAR-10", "image", b.CIFAR10,
+        "cinic10", "object in a picture of 32 × 32, from ImageNet and CIFAR-10", "image", CIFAR10,
         hub="flwrlabs/cinic10", folder="cinic10", licence="CC BY 4.0 (hub copy); ImageNet terms", paper="Darlow et al. 2018",
         note="The authors' image folders; 'valid' is dev. 60,000 of the 270,000 are CIFAR-10 itself: for a model trained on "
         "that, use cinic10_imagenet. All of it takes 0.9 GB of memory.",
-        reader=b.read_cinic10, on_hub=OnHub(AS_THERE, b.CIFAR10),
+        reader=read_cinic10, on_hub=OnHub(AS_THERE, CIFAR10),
     ),
     Benchmark(
-        "cinic10_imagenet", "the test of CINIC-10 without what came from CIFAR-10", "image", b.CIFAR10,
+        "cinic10_imagenet", "the test of CINIC-10 without what came from CIFAR-10", "image", CIFAR10,
         hub="", folder="cinic10", licence="ImageNet terms; non-commercial research", paper="Darlow et al. 2018",
         note="Files named cifar10-... are left out.",
-        reader=partial(b.read_cinic10, only_imagenet=True),
+        reader=partial(read_cinic10, only_imagenet=True),
     ),
     *(
         Benchmark(
@@ -532,23 +566,23 @@ _ENTRIES = (
             hub="", folder=f"{of}_c", licence="CC BY 4.0", paper="Hendrycks & Dietterich 2019",
             note="Every CORRUPTION.npy of the folder in five severities; ids are CORRUPTION-SEVERITY-IMAGE, groups the images. "
             "A corruption takes 150 MB of memory: hold only those you want.",
-            reader=partial(b.read_corrupted, classes=classes),
+            reader=partial(read_corrupted, classes=classes),
         )
-        for of, official, classes in (("cifar10", "CIFAR-10", b.CIFAR10), ("cifar100", "CIFAR-100", b.CIFAR100))
+        for of, official, classes in (("cifar10", "CIFAR-10", CIFAR10), ("cifar100", "CIFAR-100", CIFAR100))
     ),
     Benchmark(
-        "tiny_imagenet10", "object in a picture of 64 × 64, ten classes", "image", b.TINY,
+        "tiny_imagenet10", "object in a picture of 64 × 64, ten classes", "image", TINY,
         hub="zh-plus/tiny-imagenet", folder="tiny_imagenet10", licence="ImageNet terms; non-commercial research",
         paper="Stanford CS231N",
         note="Train is divided 90:10 into train and dev; the official validation images are the test. A few are grey and are "
         "made RGB. The hub has all 200 classes.",
-        reader=b.read_tiny_imagenet,
+        reader=read_tiny_imagenet,
     ),
     Benchmark(
-        "fashion_mnist", "garment in a picture of 28 × 28", "image", b.FASHION,
+        "fashion_mnist", "garment in a picture of 28 × 28", "image", FASHION,
         hub="zalando-datasets/fashion_mnist", folder="fashion_mnist", licence="MIT", paper="Xiao et al. 2017",
         note="Train is divided 90:10 into train and dev. Grey, repeated for red, green and blue. With hub=True all is read.",
-        reader=b.read_fashion_mnist, on_hub=OnHub(NO_DEV, ("T - shirt / top", *b.FASHION[1:])),
+        reader=read_fashion_mnist, on_hub=OnHub(NO_DEV, ("T - shirt / top", *FASHION[1:])),
     ),
     _vader("movie", "a snippet of a film review", ("vader_amazon", "vader_tweet", "vader_nyt", "yelp"),
            f"{_VADER_NOTE}. 7,517 of the 10,605 snippets are SST sentences: no out-of-domain set for sst2."),
