@@ -124,7 +124,32 @@ def read_tables(
     drop: str = "",
     shuffle: bool = False,
 ) -> SplitsByName:
-    """SplitsByName from one table each; a table named ``dev+test`` is divided. Rows labelled ``drop`` are left out."""
+    """Read splits from one table each.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the benchmark.
+    files : mapping of str to str
+        Pattern of the file for each split; that of ``dev+test`` is divided.
+    classes : sequence of str
+        The classes in order.
+    columns : Columns, optional
+        Which columns hold what. By default they are found by their usual names.
+    group : {"", "text", "pair", "prompt"}
+        Which part of the input must not be divided by a split.
+    header : sequence of str, optional
+        Column names of files without a header.
+    drop : str
+        Label of rows that are left out.
+    shuffle : bool
+        Whether the files are in class order and must be shuffled.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits by name.
+    """
     columns = columns or Columns()
     splits: SplitsByName = {}
     for names, pattern in files.items():

@@ -66,7 +66,7 @@ def read_meld(folder: Path) -> SplitsByName:
 
 
 def read_epitome(folder: Path, mechanism: str) -> SplitsByName:
-    """Read posts and responses, divided 75 : 5 : 20 by seeker's post, alike for the three mechanisms: labels have no part in it."""
+    """Read posts and responses, divided 75 : 5 : 20 by seeker's post, alike for the three mechanisms, whatever the labels."""
     table = find_table(folder, f"{mechanism}-reddit.csv*")
     labels = np.array([int(level != "0") for level in table.texts("level")])
     posts = table.texts("sp_id")
@@ -86,7 +86,7 @@ def read_news_empathy(folder: Path) -> SplitsByName:
 
 
 def read_votes_on_paraphrases(folder: Path) -> SplitsByName:
-    """Read pairs with the share of six raters who called them paraphrases; three against three is left out, as in the corpus."""
+    """Read pairs with the share of six raters who called them paraphrases; ties are left out, as in the corpus."""
     table = find_table(folder, "test_votes.tsv*")
     votes, raters = (np.array(table.values(c), dtype=np.int64) for c in ("votes", "n_annotators"))
     share = votes / raters
