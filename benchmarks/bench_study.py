@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.study.expand import expand
+from distilcal.study.loading import load_study
 from distilcal.study.scheduler import run_graph
-from distilcal.study.schema import read_study
 
 
 class AtOnce:
@@ -39,9 +39,9 @@ class AtOnce:
 
 
 def main() -> None:
-    read_study("p003", "full")  # imports and types are looked up once
+    load_study("p003", "full")  # imports and types are looked up once
     start_time = time.perf_counter()
-    graph = expand(read_study("p003", "full"))
+    graph = expand(load_study("p003", "full"))
     expanded = time.perf_counter() - start_time
     print(f"expand P003, full: {graph.points:,} points, {len(graph.jobs):,} stages, {len(graph.cells)} cells: {expanded:.2f} s")
     with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distilcal.study.job import run_job
-from distilcal.study.schema import read_study, task_recipe
+from distilcal.study.loading import load_study
+from distilcal.study.schema import task_recipe
 
 STUDY = """
 title = "Tiny"
@@ -167,4 +168,4 @@ def without_times(results):
 
 def near_recipe(folder):
     """The recipe of the tiny study's only task."""
-    return task_recipe(read_study(str(folder / "tiny.toml")), "near")
+    return task_recipe(load_study(str(folder / "tiny.toml")), "near")

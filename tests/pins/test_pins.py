@@ -40,9 +40,9 @@ def expanded_jobs(name: str, scale: str) -> dict[str, tuple[str, str, dict]]:
     """
     from distilcal.config.loading import as_table
     from distilcal.study.expand import expand, job_recipe
-    from distilcal.study.schema import read_study
+    from distilcal.study.loading import load_study
 
-    graph = expand(read_study(name, scale))
+    graph = expand(load_study(name, scale))
     first = {choice.id: choice.jobs[0] for choice in graph.choices.values()}
     found = [(job.label, (job.task, job.name, as_table(job_recipe(graph, id_, first)[0]))) for id_, job in graph.jobs.items()]
     assert len(dict(found)) == len(found), "two jobs have one label"

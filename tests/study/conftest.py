@@ -6,8 +6,8 @@ import pytest
 from study_cases import STUDY, InProcessExecutor, blobs
 
 from distilcal.pipeline.stage import Stage
+from distilcal.study.loading import load_study
 from distilcal.study.run import run_study
-from distilcal.study.schema import read_study
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def finished_study(place, tmp_path_factory):
 
     Stage.predictions = predictions
     try:
-        study = read_study(str(place / "tiny.toml"))
+        study = load_study(str(place / "tiny.toml"))
         outcome = run_study(study, folder / "out", folder / "store", InProcessExecutor())
     finally:
         Stage.predictions = real

@@ -16,9 +16,9 @@ from study_cases import without_times
 from distilcal.study import executors
 from distilcal.study.executors import LocalExecutor, RayExecutor, local_processes
 from distilcal.study.expand import expand
+from distilcal.study.loading import load_study
 from distilcal.study.run import measures_of, run_study
 from distilcal.study.scheduler import run_graph
-from distilcal.study.schema import read_study
 
 
 def test_processes_and_threads_fit_the_cores(monkeypatch):
@@ -50,7 +50,7 @@ def slow_work(arguments):
 
 
 def run_with(executor, place, folder):
-    study = read_study(str(place / "tiny.toml"))
+    study = load_study(str(place / "tiny.toml"))
     try:
         run_study(study, folder / "out", folder / "store", executor)
     finally:
@@ -76,7 +76,7 @@ def always_killed(arguments):
 
 @pytest.mark.slow
 def test_a_job_that_kills_its_process_every_time_is_given_up(place, tmp_path):
-    study = read_study(str(place / "tiny.toml"), seeds=1)
+    study = load_study(str(place / "tiny.toml"), seeds=1)
     executor = LocalExecutor(1, 1, call=always_killed)
     graph = expand(study, methods=["Alone"])
     try:

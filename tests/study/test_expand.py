@@ -6,11 +6,12 @@ from study_cases import near_recipe
 
 from distilcal.config.loading import with_values
 from distilcal.study.expand import collapse_epochs, expand
-from distilcal.study.schema import GridSettings, read_study
+from distilcal.study.loading import load_study
+from distilcal.study.schema import GridSettings
 
 
 def test_equal_stages_are_trained_once_and_only_what_is_looked_at(place):
-    graph = expand(read_study(str(place / "tiny.toml")))
+    graph = expand(load_study(str(place / "tiny.toml")))
     assert len(graph.cells) == 2 * 6
     assert graph.cells["Alone", "near", 0] == graph.cells["Alone, scaled", "near", 0]
     variants = [graph.jobs[graph.cells[f"Taught, T {t}", "near", 0]].stage.terms[1].settings["temperature"] for t in (1, 4)]
@@ -21,7 +22,7 @@ def test_equal_stages_are_trained_once_and_only_what_is_looked_at(place):
     order = graph.order()
     for id_ in order:
         assert all(order.index(needed) < order.index(id_) for needed in graph.needs(id_))
-    some = expand(read_study(str(place / "tiny.toml")), methods=["Alone"])
+    some = expand(load_study(str(place / "tiny.toml")), methods=["Alone"])
     assert len(some.jobs) == 2
 
 

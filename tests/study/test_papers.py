@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from distilcal.study.expand import expand
-from distilcal.study.schema import points, read_study, study_names
+from distilcal.study.loading import load_study, study_names
+from distilcal.study.schema import points
 
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_cell_of_the_full_scale_exists_in_the_small_one(name):
-    full, small = (read_study(name, scale, seeds=1) for scale in ("full", "small"))
+    full, small = (load_study(name, scale, seeds=1) for scale in ("full", "small"))
     cells = [set(expand(study).cells) for study in (full, small)]
     assert cells[0] == cells[1] != set()
     assert str(full.tables) == str(small.tables)
@@ -21,7 +22,7 @@ def test_every_cell_of_the_full_scale_exists_in_the_small_one(name):
 
 
 def test_the_grids_of_p003_are_the_paper_s():
-    study = read_study("p003", "full")
+    study = load_study("p003", "full")
     sizes = {name: len(points(grid.axes)) for name, grid in study.grids.items()}
     assert sizes == {"erm": 70, "ls": 630, "kd": 630, "ls-fine": 1960, "kd-tau": 1960}
     graph = expand(study)

@@ -15,9 +15,9 @@ from distilcal.metrics import ece
 from distilcal.predictions import Predictions
 from distilcal.study.expand import expand, job_recipe
 from distilcal.study.job import Measure, run_job
+from distilcal.study.loading import load_study
 from distilcal.study.run import measures_of, run_study
 from distilcal.study.scheduler import remove_losers, run_graph
-from distilcal.study.schema import read_study
 
 
 def test_the_choice_is_on_dev_and_test_is_read_for_the_chosen_point_only(finished_study):
@@ -106,7 +106,7 @@ def test_figures_and_theorems_are_there(finished_study):
 
 @pytest.mark.slow
 def test_what_fails_is_marked_and_the_rest_goes_on(place, tmp_path):
-    study = read_study(str(place / "tiny.toml"), seeds=1)
+    study = load_study(str(place / "tiny.toml"), seeds=1)
     graph = expand(study)
     bad = graph.cells["Alone", "near", 0]
 
@@ -129,7 +129,7 @@ def test_what_fails_is_marked_and_the_rest_goes_on(place, tmp_path):
 
 
 def test_a_failed_teacher_takes_its_students_along_and_a_failed_point_does_not(place, tmp_path):
-    study = read_study(str(place / "tiny.toml"), seeds=1)
+    study = load_study(str(place / "tiny.toml"), seeds=1)
     graph = expand(study)
     choice = graph.choices[graph.cells["Large", "near", 0]]
 
@@ -150,7 +150,7 @@ def test_a_failed_teacher_takes_its_students_along_and_a_failed_point_does_not(p
 
 
 def test_losers_in_use_are_left_alone(place, tmp_path):
-    study = read_study(str(place / "tiny.toml"), seeds=1)
+    study = load_study(str(place / "tiny.toml"), seeds=1)
     graph = expand(study, methods=["Large"])
     outcome = run_graph(graph, InProcessExecutor(), tmp_path, measures_of(study, graph), keep_points=True)
     choice = next(iter(graph.choices.values()))
@@ -165,7 +165,7 @@ def test_losers_in_use_are_left_alone(place, tmp_path):
 
 
 def test_what_a_run_trained_is_not_a_study_s_to_remove(place, tmp_path):
-    study = read_study(str(place / "tiny.toml"), seeds=1)
+    study = load_study(str(place / "tiny.toml"), seeds=1)
     graph = expand(study, methods=["Large"])
     choice = next(iter(graph.choices.values()))
     keys = []
@@ -177,7 +177,7 @@ def test_what_a_run_trained_is_not_a_study_s_to_remove(place, tmp_path):
 
 
 def test_a_damaged_record_of_a_point_is_made_again(place, tmp_path):
-    study = read_study(str(place / "tiny.toml"), seeds=1)
+    study = load_study(str(place / "tiny.toml"), seeds=1)
     outcomes = []
     for damage in (None, "{", '{"key": 1}', "[]"):
         graph = expand(study, methods=["Large"])
@@ -191,7 +191,7 @@ def test_a_damaged_record_of_a_point_is_made_again(place, tmp_path):
 def test_a_model_that_cannot_be_measured_still_teaches(place, tmp_path, monkeypatch):
     import distilcal.study.job as module
 
-    study = read_study(str(place / "tiny.toml"), seeds=1)
+    study = load_study(str(place / "tiny.toml"), seeds=1)
     real, calls = module._measured, []
 
     def measured(stage, *rest):
@@ -229,7 +229,7 @@ note = ""
     )
     text = text.replace("[1e-4, 1e-2]", "[1e-2]")
     (tmp_path / "s.toml").write_text(text)
-    study = read_study(str(tmp_path / "s.toml"), seeds=1)
+    study = load_study(str(tmp_path / "s.toml"), seeds=1)
     graph = expand(study)
     assert len(graph.jobs) == 1
     run_study(study, tmp_path / "out", tmp_path / "store", InProcessExecutor())

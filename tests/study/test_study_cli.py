@@ -7,7 +7,7 @@ import json
 import pytest
 from shell import command
 
-from distilcal.study.schema import study_names
+from distilcal.study.loading import study_names
 
 
 def test_dry_run_says_what_is_there_and_what_it_would_take(place, finished_study, tmp_path):

@@ -8,17 +8,18 @@ from study_cases import near_recipe
 
 from distilcal.config.loading import with_values
 from distilcal.errors import InputError
-from distilcal.study.schema import MetricSettings, read_study
+from distilcal.study.loading import load_study
+from distilcal.study.schema import MetricSettings
 
 
 def test_a_scale_changes_data_and_stages_and_nothing_else(place):
-    small, full = (read_study(str(place / "tiny.toml"), scale) for scale in ("small", "full"))
+    small, full = (load_study(str(place / "tiny.toml"), scale) for scale in ("small", "full"))
     assert (small.seeds, full.seeds) == ((0, 1), (0, 1, 2))
     assert "limit" not in small.tasks["near"].data
     assert full.tasks["near"].data["limit"] == 100
     assert str(small.tables) == str(full.tables)  # as text: nan is not nan
-    assert read_study(str(place / "tiny.toml"), seeds=4).seeds == (0, 1, 2, 3)
-    assert read_study(str(place / "tiny.toml"), seeds=1).seeds == (0,)
+    assert load_study(str(place / "tiny.toml"), seeds=4).seeds == (0, 1, 2, 3)
+    assert load_study(str(place / "tiny.toml"), seeds=1).seeds == (0,)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_a_value_is_set_along_its_path(place):
 
 
 def test_a_metric_has_its_own_name_and_parameters(place):
-    study = read_study(str(place / "tiny.toml"))
+    study = load_study(str(place / "tiny.toml"))
     assert study.metrics["error"] == MetricSettings(
         metric="ece", percent=True, digits=3, settings={"bins": 10, "closed": "left"}
     )

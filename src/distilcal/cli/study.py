@@ -52,12 +52,12 @@ def study_command(
     """
     let_threads_sleep()
     from distilcal.study.expand import expand
-    from distilcal.study.schema import read_study
+    from distilcal.study.loading import load_study
 
     if name is None:
         _list_studies()
         return
-    study = read_study(name, scale, seeds)
+    study = load_study(name, scale, seeds)
     methods, tasks = parse_only(only)
     graph = expand(study, methods=methods, tasks=tasks)
     folder = out if out is not None else _default_folder(study, only, seeds)
@@ -89,7 +89,7 @@ def study_command(
 
 
 def _list_studies() -> None:
-    from distilcal.study.schema import study_names
+    from distilcal.study.loading import study_names
 
     for name, file in study_names().items():
         first_line = file.read_text(encoding="utf-8").splitlines()[0]

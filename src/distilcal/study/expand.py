@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from distilcal.config.schema import DataSettings, Recipe, StageSettings, dependencies, is_folder
-from distilcal.study.schema import GridSettings, Study, changed_stage, check_known, points, task_recipe, wanted
+from distilcal.study.schema import GridSettings, Study, changed_stage, points, required_measurements, task_recipe
+from distilcal.study.templates import check_known
 
 COUNTS_EPOCHS = ("pskd",)  # losses whose course depends on the total number of epochs
 BINDS_EPOCHS = ("train.schedule", "train.warmup", "train.patience", "train.choose")  # axes that may make that number matter
@@ -123,8 +124,8 @@ def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str
 
     Examples
     --------
-    >>> from distilcal.study.schema import read_study
-    >>> graph = expand(read_study("p003", "small"), methods=["BERT ERM"], tasks=["MRPC"])
+    >>> from distilcal.study.loading import load_study
+    >>> graph = expand(load_study("p003", "small"), methods=["BERT ERM"], tasks=["MRPC"])
     >>> len(graph.choices), len(graph.jobs), graph.points  # one run covers ten numbers of epochs
     (1, 3, 30)
     """
@@ -134,14 +135,14 @@ def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str
         check_known(task, study.tasks, f"{study.name} has no task")
     expansion = _Expansion(study.grids.values(), study.changes, several_seeds=len(study.seeds) > 1)
     cells = expansion.graph.cells
-    used = wanted(study)
+    required = required_measurements(study)
     for task in study.tasks:
         if tasks and task not in tasks:
             continue
         recipe = task_recipe(study, task)
         for seed in study.seeds:
             for method in methods or study.methods:
-                if (method, task) in used:
+                if (method, task) in required:
                     cells[method, task, seed] = expansion.add_stage(recipe, study.methods[method].stage, task, seed)
     return replace(expansion.graph, points=expansion.points)
 

@@ -17,7 +17,7 @@ from distilcal.study.expand import Graph, Job, expand, job_recipe
 from distilcal.study.figures import drawn
 from distilcal.study.job import Measure
 from distilcal.study.scheduler import OnProgress, Outcome, best_of, ignore_progress, run_graph
-from distilcal.study.schema import Study, Wanted, wanted
+from distilcal.study.schema import Requirements, Study, required_measurements
 from distilcal.study.theory import theorem
 
 FORMAT = 1  # of results.json
@@ -103,16 +103,14 @@ def check_jobs(graph: Graph) -> None:
 def measures_of(study: Study, graph: Graph) -> Callable[[str], Measure]:
     """Return a function from the id of a job or choice to what must be measured of its model, for all its methods."""
     metrics = {name: {"metric": metric.metric, **metric.settings} for name, metric in study.metrics.items()}
-    by_method = wanted(study)
-    by_id: dict[str, Wanted] = {}
+    by_method = required_measurements(study)
+    by_id: dict[str, Requirements] = {}
     for (method, task, _), id_ in graph.cells.items():
-        total, own = by_id.setdefault(id_, Wanted()), by_method[method, task]
-        total.sets |= own.sets
-        total.features = tuple(dict.fromkeys((*total.features, *own.features)))
-        total.map = total.map or own.map
+        by_id.setdefault(id_, Requirements()).add(by_method[method, task])
 
     def measure(id_: str) -> Measure:
-        return Measure(tuple(by_id[id_].sets), metrics, by_id[id_].features, by_id[id_].map)
+        required = by_id[id_]
+        return Measure(tuple(required.sets), metrics, required.features, required.map)
 
     return measure
 

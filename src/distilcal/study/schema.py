@@ -6,13 +6,8 @@ scale, so every cell of one scale exists in all others.
 
 from __future__ import annotations
 
-import copy
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
@@ -23,14 +18,14 @@ from distilcal.config.base import (
     allow_any_key,
     check_no_duplicates,
     collect_unknown_keys,
-    parse_settings,
 )
 from distilcal.config.loading import parse_recipe, with_values
 from distilcal.config.schema import Recipe, StageSettings
 from distilcal.errors import InputError
 from distilcal.metrics import HUMAN_METRICS, METRICS, definition
+from distilcal.study.templates import check_known, merge_tables
 
-SCALED = ("note", "seeds", "data", "stages", "tasks", "grids")  # what a scale may change
+SCALED = ("note", "seeds", "data", "stages", "tasks", "grids", "networks", "each", "values")  # what a scale may change
 BETWEEN_STAGES = ("teacher", "map", "model.start_from", "predictions", "calibrate")  # no axis can go over these
 FOLLOWED = ("accuracy", "nll", "ece", "brier", "entropy")  # metrics of dev that training records after every epoch
 
@@ -296,89 +291,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def study_names() -> dict[str, Any]:
-    """The studies that come with the package."""
-    folder = files("distilcal").joinpath("study", "papers")
-    return {f.name.removesuffix(".toml"): f for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name.endswith(".toml")}
-
-
-def read_study(source: str, scale: str = "small", seeds: int | None = None) -> Study:
-    """The study of that name, or in that file, at a scale; ``seeds`` is how many, the file's own first."""
-    known = study_names()
-    path = Path(source)
-    if source in known:
-        text = known[source].read_text(encoding="utf-8")
-    elif path.suffix == ".toml":
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot be read: {error}", source=source, remedy="give a TOML file") from None
-    else:
-        raise InputError(f"there is no study {source!r}", remedy=f"did you mean {near(source, known)}?")
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"not readable as TOML: {error}", source=source, remedy="fix the line") from None
-    try:
-        return study_from({"name": path.stem, **table}, scale, seeds)
-    except InputError as error:
-        error.source = error.source or source
-        raise
-
-
-def study_from(table: Mapping[str, Any], scale: str, seeds: int | None = None) -> Study:
-    """The study that a table describes, at a scale."""
-    scales = table.get("scales", {})
-    if not isinstance(scales, Mapping) or not all(isinstance(said, Mapping) for said in scales.values()):
-        raise InputError("scales is not a table of tables", remedy="write [scales.small]")
-    if "changes" in table:
-        raise InputError("unknown key changes", remedy="variants make them")
-    if scale not in scales:
-        raise InputError(f"there is no scale {scale!r}", remedy=f"the scales are {', '.join(scales) or 'none'}")
-    changed = scales[scale]
-    strange = [key for key in changed if key not in SCALED]
-    if strange:
-        raise InputError(
-            f"scales.{scale}.{strange[0]} cannot be changed by a scale", remedy=f"it may change {', '.join(SCALED)}"
-        )
-    for kind in ("grids", "tasks"):  # a wrong name would be a new one, and the change be lost
-        for name in changed.get(kind, {}):
-            check_known(name, table.get(kind, {}), f"scales.{scale}.{kind}: there is no")
-    whole = merged({key: value for key, value in table.items() if key != "scales"}, changed)
-    if not isinstance(whole.get("metrics", {}), Mapping):
-        raise InputError("metrics is not a table", remedy="write [metrics]")
-    whole["metrics"] = {
-        name: {"metric": name, **settings} if isinstance(settings, Mapping) else settings
-        for name, settings in whole.get("metrics", {}).items()
-    }
-    made = parse_settings(Study, {**whole, "scale": scale})
-    if seeds is not None:
-        if seeds < 1:
-            raise InputError(f"{seeds} seeds", remedy="give at least 1")
-        own = list(made.seeds)[:seeds]
-        fresh = (s for s in range(10_000) if s not in own)
-        made = made.replace(seeds=tuple(own + [next(fresh) for _ in range(seeds - len(own))]))
-    from distilcal.study.validation import checked_study
-
-    return checked_study(with_variants(made))
-
-
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The base with the changes on top, table by table; lists are replaced."""
-    made = dict(copy.deepcopy(dict(base)))
-    for key, value in changes.items():
-        old = made.get(key)
-        made[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else copy.deepcopy(value)
-    return made
-
-
 def task_recipe(study: Study, task: str) -> Recipe:
     """The recipe of a task: all stages of the study, with what the task changes, on its data."""
-    said = study.tasks[task]
+    settings = study.tasks[task]
     table = {
         "name": study.name or "study",
-        "data": merged(study.data, said.data),
-        "stages": merged(study.stages, said.stages),
+        "data": merge_tables(study.data, settings.data),
+        "stages": merge_tables(study.stages, settings.stages),
     }
     try:
         return parse_recipe(table)
@@ -447,40 +366,48 @@ def place_of(*parts: PlaceSettings) -> PlaceSettings:
 
 
 @dataclass
-class Wanted:
-    """What the tables, claims and figures want to know of a method on a task."""
+class Requirements:
+    """What tables, claims and figures need to know of a method on a task."""
 
-    sets: dict[str, None] = field(default_factory=dict)  # splits, in the order they are met
+    sets: dict[str, None] = field(default_factory=dict)  # splits, in the order of first use
     features: tuple[str, ...] = ()  # classes whose features are drawn
-    map: bool = False
+    map: bool = False  # whether the data map is drawn
+
+    def add(self, other: Requirements) -> None:
+        """Require everything that the other one requires, too."""
+        self.sets |= other.sets
+        self.features = tuple(dict.fromkeys((*self.features, *other.features)))
+        self.map = self.map or other.map
 
 
-def wanted(study: Study) -> dict[tuple[str, str], Wanted]:
-    """(method, task) → what is looked at: only these are trained."""
-    made: dict[tuple[str, str], Wanted] = {}
+def required_measurements(study: Study) -> dict[tuple[str, str], Requirements]:
+    """Return (method, task) → what must be measured, for everything that a table, claim or figure uses.
 
-    def want(method: str, place: PlaceSettings) -> Wanted:
-        found = made.setdefault((method, place.task), Wanted())
-        found.sets[split_of(study, place)] = None
-        return found
+    Only these are trained.
+    """
+    required: dict[tuple[str, str], Requirements] = {}
+
+    def require(method: str, place: PlaceSettings, features: tuple[str, ...] = (), *, with_map: bool = False) -> None:
+        needed = Requirements({split_of(study, place): None}, features, with_map)
+        required.setdefault((method, place.task), Requirements()).add(needed)
 
     for table in study.tables:
         for row in table.rows:
             for column in table.columns:
                 place = place_of(table.common, row, column)
-                for method in filter(None, (place.method, place.against)):
-                    want(method, place)
+                require(place.method, place)
+                if place.against:
+                    require(place.against, place)
     for claim in study.claims:
         for place in claim_places(study, claim):
-            for method in (m for pair in claim_pairs(claim) for m in pair):
-                want(method, place)
+            for first, second in claim_pairs(claim):
+                require(first, place)
+                require(second, place)
     for figure in study.figures:
         for place in figure.places:
             for method in figure.methods:
-                found = want(method, place)
-                found.features = tuple(dict.fromkeys((*found.features, *figure.classes)))
-                found.map = found.map or figure.kind == "map"
-    return made
+                require(method, place, figure.classes, with_map=figure.kind == "map")
+    return required
 
 
 def claim_places(study: Study, claim: ClaimSettings) -> tuple[PlaceSettings, ...]:
@@ -499,18 +426,6 @@ def split_of(study: Study, place: PlaceSettings) -> str:
     """The split that a place is measured on."""
     sets = study.tasks[place.task].sets
     return sets.get(place.set, place.set or "test")
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Names like this one, or all of them."""
-    there = list(known)
-    return ", ".join(get_close_matches(name, there, n=4, cutoff=0.4) or there)
-
-
-def check_known(name: str, there: Iterable[str], problem: str) -> None:
-    """Refuse a name that is not there, and list the near ones."""
-    if name not in there:
-        raise InputError(f"{problem} {name!r}", remedy=f"did you mean {near(name, there)}?")
 
 
 def changed_stage(stage: StageSettings, changes: Iterable[tuple[str, Any]]) -> StageSettings:

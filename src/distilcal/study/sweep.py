@@ -22,7 +22,8 @@ from distilcal.runs import main_stage
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Point, collapse_epochs, expand_points, sample_points
 from distilcal.study.scheduler import OnProgress, Outcome, ignore_progress, run_graph
-from distilcal.study.schema import GridSettings, changed_stage, check_axes, check_known, points
+from distilcal.study.schema import GridSettings, changed_stage, check_axes, points
+from distilcal.study.templates import check_known
 
 ROUND = 4  # points that Optuna proposes at a time, whatever the number of processes: the same on every machine
 SHOWN = ("accuracy", "nll", "ece", "brier", "entropy")  # figures of dev in points.csv

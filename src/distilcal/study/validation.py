@@ -16,12 +16,12 @@ from distilcal.study.schema import (
     Study,
     TableSettings,
     changed_stage,
-    check_known,
     claim_pairs,
     claim_places,
     place_of,
     task_recipe,
 )
+from distilcal.study.templates import check_known
 
 
 def checked_study(study: Study) -> Study:

@@ -1,0 +1,120 @@
+"""Loading studies: a file or the name of one of the package's, at a scale, written out, parsed and checked."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from distilcal.config.base import parse_settings
+from distilcal.errors import InputError
+from distilcal.study.schema import SCALED, Study, with_variants
+from distilcal.study.templates import closest, expand_templates
+from distilcal.study.validation import checked_study
+
+
+def study_names() -> dict[str, Any]:
+    """Return the studies that come with the package: name → file."""
+    folder = files("distilcal").joinpath("study", "papers")
+    found = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file for file in found}
+
+
+def load_study(source: str, scale: str = "small", seeds: int | None = None) -> Study:
+    """Load a study at a scale.
+
+    Parameters
+    ----------
+    source : str
+        The name of a study of the package, or a TOML file.
+    scale : str
+        One of the study's scales.
+    seeds : int, optional
+        How many seeds: the study's own first, then others. By default the study's.
+
+    Returns
+    -------
+    Study
+
+    Raises
+    ------
+    InputError
+        If there is no such study, file or scale, or the study is invalid.
+
+    Examples
+    --------
+    >>> study = load_study("p003", "small")
+    >>> list(study.tasks)
+    ['MRPC', 'QNLI', 'SST-2', 'MNLI']
+    """
+    try:
+        return parse_study({"name": Path(source).stem, **_read_table(source)}, scale, seeds)
+    except InputError as error:
+        error.source = error.source or source
+        raise
+
+
+def _read_table(source: str) -> dict[str, Any]:
+    known = study_names()
+    if source in known:
+        text = known[source].read_text(encoding="utf-8")
+    elif source.endswith(".toml"):
+        try:
+            text = Path(source).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot be read: {error}", source=source, remedy="give a TOML file") from None
+    else:
+        raise InputError(f"there is no study {source!r}", remedy=f"did you mean {closest(source, known)}?")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"not readable as TOML: {error}", source=source, remedy="fix the line") from None
+
+
+def parse_study(table: Mapping[str, Any], scale: str, seeds: int | None = None) -> Study:
+    """Parse the table of a study's file at a scale; ``seeds`` as in `load_study`."""
+    changes = _scale_changes(table, scale)
+    base = {key: value for key, value in table.items() if key != "scales"}
+    if "changes" in base:
+        raise InputError("unknown key changes", remedy="write [[variants]]")
+    written_out = expand_templates(base, changes)
+    metrics = written_out.get("metrics", {})
+    if not isinstance(metrics, Mapping):
+        raise InputError(f"metrics = {metrics!r}, expected a table", remedy="write [metrics]")
+    written_out["metrics"] = {
+        name: {"metric": name, **settings} if isinstance(settings, Mapping) else settings for name, settings in metrics.items()
+    }
+    study = parse_settings(Study, {**written_out, "scale": scale})
+    if seeds is not None:
+        study = study.replace(seeds=_first_seeds(study.seeds, seeds))
+    return checked_study(with_variants(study))
+
+
+def _scale_changes(table: Mapping[str, Any], scale: str) -> Mapping[str, Any]:
+    """What a scale changes; other keys than those it may change are refused."""
+    scales = table.get("scales", {})
+    if not isinstance(scales, Mapping) or not all(isinstance(changes, Mapping) for changes in scales.values()):
+        raise InputError("scales is not a table of tables", remedy="write [scales.small]")
+    if scale not in scales:
+        raise InputError(f"there is no scale {scale!r}", remedy=f"the scales are {', '.join(scales) or 'none'}")
+    changes: Mapping[str, Any] = scales[scale]
+    for key in changes:
+        if key not in SCALED:
+            raise InputError(f"scales.{scale}.{key} cannot be changed by a scale", remedy=f"it may change {', '.join(SCALED)}")
+    return changes
+
+
+def _first_seeds(own: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """The first of the study's own seeds, and the smallest others if there are too few."""
+    if number < 1:
+        raise InputError(f"{number} seeds", remedy="give at least 1")
+    seeds = list(own)[:number]
+    for seed in count():
+        if len(seeds) == number:
+            break
+        if seed not in seeds:
+            seeds.append(seed)
+    return tuple(seeds)
