@@ -45,6 +45,21 @@ def test_keys_that_are_free_or_only_in_files_are_valid(validators):
     assert not validators["study"].is_valid({"changes": {}})
 
 
+def test_what_a_study_lists_once_is_valid(validators):
+    study = {
+        "each": {"network": {"bert": {"lr": 0.1}}, "loss": ["kd"]},
+        "pairs": {"cifar": ["A/B"]},
+        "networks": {"A": {"title": "a", "model": {"name": "m"}}},
+        "tasks": {"{cifar}": {"pair": "{cifar}", "stages": {"s": {"terms": {"0": {"weight": 2.0}}}}}},
+        "stages": {"{network}": {"network": "{student}", "train": {"lr": "{network.lr}"}}},
+        "places": {"all": [{"task": "A/B"}]},
+        "tables": [{"rows": "all", "columns": ["all", {"places": "all", "scaled": True}]}],
+    }
+    validators["study"].validate(study)
+    for wrong in ({"pairs": {"cifar": ["A"]}}, {"stages": {"a": {"train": {"lr": "fast"}}}}, {"places": "all"}):
+        assert not validators["study"].is_valid({**study, **wrong}), wrong
+
+
 def test_every_setting_is_described(validators):
     for validator in validators.values():
         definitions = [validator.schema, *validator.schema["$defs"].values()]
