@@ -16,9 +16,8 @@ from distilcal.config.loading import load_recipe, only_stages
 from distilcal.data import read_dataset
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions, saliency
 from distilcal.models import load_classifier
-from distilcal.models import network as networks
 from distilcal.models.image import build_image_network
-from distilcal.models.network import Mix
+from distilcal.models.network import Mix, fold_temperature
 from distilcal.pipeline import plan, run_recipe
 from distilcal.training.batches import BatchSource
 from distilcal.views import Mixing
@@ -380,8 +379,9 @@ views = {{ mixed = {{ kind = "mixup", teacher = "mixed" }} }}
 terms = [{{ loss = "kd" }}, {{ loss = "kd", view = "mixed" }}]
 """)
     temperature = []
-    fold = networks.fold_temperature
-    monkeypatch.setattr(networks, "fold_temperature", lambda n, t: (temperature.append(t), fold(n, t)))
+    monkeypatch.setattr(
+        "distilcal.pipeline.teacher.fold_temperature", lambda n, t: (temperature.append(t), fold_temperature(n, t))
+    )
     run_recipe(load_recipe(tmp_path / "r.toml"), tmp_path / "run", tmp_path / "store")
     (divided,) = temperature
     assert divided != 1.0

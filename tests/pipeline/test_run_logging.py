@@ -54,7 +54,7 @@ def test_from_python_nothing_is_printed_until_logging_is_configured(recipe):
     assert (silent.stdout, silent.stderr) == ("", "")
     spoken = python("logged", recipe)
     assert spoken.stdout == ""
-    assert "INFO:distilcal.pipeline.stage:student: already trained, loaded from the store" in spoken.stderr
+    assert "INFO:distilcal.pipeline.train:student: already trained, loaded from the store" in spoken.stderr
     assert "INFO:distilcal.pipeline.run:evaluating every model on every split" in spoken.stderr
 
 

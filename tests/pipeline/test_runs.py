@@ -126,7 +126,7 @@ def test_what_is_in_the_store_is_not_trained_again(place, tmp_path, monkeypatch,
     run_recipe(other, tmp_path / "b", tmp_path / "store")
     assert "teacher: already trained" in caplog.text
     assert "student: training" in caplog.text
-    import distilcal.pipeline.stage as stages
+    import distilcal.pipeline.train as stages
 
     monkeypatch.setattr(stages, "fit", lambda *_, **__: pytest.fail("trained again"))
     run_recipe(other, tmp_path / "c", tmp_path / "store")

@@ -108,15 +108,18 @@ def predict_command(run: Path, data: str, output: Path, stage: str, text: str, p
     let_threads_sleep()
     from distilcal.pipeline import predict_file
 
-    with plain_warnings(), counting_bar("predicting") as progress:
-        made = predict_file(run, data, output, stage=stage, text=text, pair=pair, id_column=id_column, progress=progress)
-    over, rows = int(made["handed_over"]), int(made["rows"])
-    if made["threshold"] == made["threshold"]:
-        click.echo(
-            f"Wrote {output}: {rows:,} rows, {over:,} of them ({over / rows:.0%}) below {made['threshold']:.3f}, to hand over."
+    with plain_warnings(), counting_bar("predicting") as on_progress:
+        written = predict_file(
+            run, data, output, stage=stage, text=text, pair=pair, id_column=id_column, on_progress=on_progress
         )
-    else:
-        click.echo(f"Wrote {output}: {rows:,} rows, all to hand over: no confidence promised the wanted accuracy on dev.")
+    if written.threshold is None:
+        click.echo(f"Wrote {output}: {written.rows:,} rows, all to hand over: no confidence reached the accuracy on dev.")
+        return
+    share = written.handed_over / written.rows
+    click.echo(
+        f"Wrote {output}: {written.rows:,} rows, {written.handed_over:,} of them ({share:.0%}) "
+        f"below {written.threshold:.3f}, to hand over."
+    )
 
 
 @click.command("report")

@@ -1,4 +1,4 @@
-"""Carrying out a recipe: stages trained once and kept by content, a folder of results, a report."""
+"""Running a recipe: stages that are trained once and kept by content, a folder of results, a report."""
 
 from distilcal.pipeline.predict import predict_file
 from distilcal.pipeline.run import Plan, plan, run_recipe

@@ -139,7 +139,7 @@ def _save_predictions(stage: Stage, recipe: Recipe, splits: Splits, folder: Path
 
 
 def _has_rows(stage: Stage, data: Dataset) -> bool:
-    ids = stage.said.ids
+    ids = stage.external_predictions.ids
     return ids is not None and bool(np.isin(data.ids, ids).all())
 
 

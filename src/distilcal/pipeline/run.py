@@ -1,7 +1,7 @@
-"""A run: the stages of a recipe in order, then what each model says about every split, and how far it can be trusted.
+"""A run: the stages of a recipe in order, then the evaluation of each model on every split.
 
 The folder of a run holds the recipe as resolved, the environment, and for each stage its history, predictions, calibrator and
-model; ``metrics.json`` and ``report.html`` sum them up. Trained stages live in the store and are shared between runs.
+model; ``metrics.json`` and ``report.html`` summarise them. Trained stages are in the store and shared between runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from distilcal import __version__
 from distilcal.config.loading import to_toml
-from distilcal.config.schema import Recipe, ordered_stages
+from distilcal.config.schema import Recipe
 from distilcal.data.splits import Overlap, Splits, read_splits
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
@@ -27,7 +27,8 @@ from distilcal.io.locks import file_lock
 from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_recipe
 from distilcal.pipeline.results import remove_results, write_results
-from distilcal.pipeline.stage import Stage, run_stage, stage_key
+from distilcal.pipeline.stage import Stage, plan_stages
+from distilcal.pipeline.train import run_stage
 from distilcal.report.runs import write_runs_page
 from distilcal.runs import read_run, summarise_runs
 from distilcal.selective import counted
@@ -41,59 +42,99 @@ logger = main_process_logger(__name__)
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe would do."""
+    """What running a recipe would do.
+
+    Attributes
+    ----------
+    splits : Splits
+        The data.
+    overlaps : list of Overlap
+        Examples that two splits share.
+    stages : list of Stage
+        The stages in the order in which they run; ``stage.done`` says which are in the store.
+    """
 
     splits: Splits
     overlaps: list[Overlap]
-    stages: list[Stage]  # in the order they are carried out
+    stages: list[Stage]
 
 
 def plan(recipe: Recipe, store: Path) -> Plan:
-    """The splits and stages of a recipe, and which of them are in the store already. Trains nothing."""
+    """Read the data of a recipe, check its stages against them, and find out which are in the store. Trains nothing.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+    store : Path
+        Where trained stages are.
+
+    Raises
+    ------
+    InputError
+        If the recipe could not be run to its end.
+    """
     splits = read_splits(recipe.data)
     check_recipe(recipe, splits)
-    keys: dict[str, str] = {}
-    stages = []
-    for name in ordered_stages(recipe):
-        keys[name] = stage_key(name, recipe, splits, keys)
-        stages.append(Stage(name, keys[name], recipe.stages[name], store / "stages" / keys[name], store))
-    return Plan(splits, splits.overlaps(), stages)
+    stages = plan_stages(recipe, splits, store)
+    return Plan(splits, splits.overlaps(), list(stages.values()))
 
 
 def run_recipe(
     recipe: Recipe, folder: Path, store: Path, *, on_progress: Callable[[str, TrainingProgress], None] | None = None
 ) -> Path:
-    """Run a recipe and return the folder of the run. Stages that are in the store are not trained again.
+    """Run a recipe: train its stages, evaluate every model on every split, write the results and a report.
 
-    ``on_progress`` is called with the name of a stage and how far its training is.
+    Parameters
+    ----------
+    recipe : Recipe
+        What to run.
+    folder : Path
+        The folder of the run; created if it does not exist, results of an earlier run in it are replaced.
+    store : Path
+        Where trained stages and cached outputs are kept: stages that are in it are not trained again.
+    on_progress : callable, optional
+        Called in the main process with the name of a stage and how far its training is.
+
+    Returns
+    -------
+    Path
+        The folder of the run.
+
+    Raises
+    ------
+    InputError
+        If the recipe cannot be run, before anything is trained.
+    StoreError
+        If another run works in the folder.
     """
     processes = ProcessGroup()
     if folder.exists() and not folder.is_dir():
         raise InputError("this is a file", source=str(folder), remedy="give the folder of a run")
     folder.mkdir(parents=True, exist_ok=True)
-    busy = f"another run is working in {folder}"
-    with file_lock(folder / ".lock", busy=busy) if processes.is_main_process else nullcontext():
-        made = plan(recipe, store)
-        _log_data(made)
+    lock = file_lock(folder / ".lock", busy=f"another run is working in {folder}")
+    with lock if processes.is_main_process else nullcontext():
+        planned = plan(recipe, store)
+        _log_data(planned)
         _warn_of_seen_data(recipe)
         if processes.is_main_process:
             remove_results(folder)
             _write_text(folder / "recipe.toml", to_toml(recipe))
             write_json(folder / "environment.json", environment())
-        stages = {stage.name: stage for stage in made.stages}
-        for stage in made.stages:
-            stage_progress = None if on_progress is None else partial(on_progress, stage.name)
-            run_stage(stage, recipe, made.splits, stages, processes, on_progress=stage_progress)
+        stages = {stage.name: stage for stage in planned.stages}
+        for stage in planned.stages:
+            on_stage_progress = None if on_progress is None else partial(on_progress, stage.name)
+            run_stage(stage, recipe, planned.splits, stages, processes, on_progress=on_stage_progress)
         if processes.is_main_process:
             logger.info("evaluating every model on every split")
-            write_results(recipe, made.splits, made.overlaps, made.stages, folder)
+            write_results(recipe, planned.splits, planned.overlaps, planned.stages, folder)
             write_runs_page(summarise_runs([read_run(folder)]), folder / "report.html")
         processes.wait_for_everyone()
     return folder
 
 
 def environment() -> dict[str, Any]:
-    """On what a run was made."""
+    """Return the versions, the device and the number of processes that a run uses, for its environment.json."""
     import torch
 
     packages = {}
@@ -114,10 +155,10 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _log_data(made: Plan) -> None:
-    counts = ", ".join(f"{data.name} {len(data):,}" for data in made.splits)
-    logger.info("data: %s; %d classes", counts, len(made.splits.train.classes))
-    for overlap in made.overlaps:
+def _log_data(planned: Plan) -> None:
+    counts = ", ".join(f"{data.name} {len(data):,}" for data in planned.splits)
+    logger.info("data: %s; %d classes", counts, len(planned.splits.train.classes))
+    for overlap in planned.overlaps:
         logger.warning(
             "%s of %s (%.1f%%) also in %s", counted(overlap.rows, "example"), overlap.second, 100 * overlap.share, overlap.first
         )
@@ -137,6 +178,3 @@ def _warn_of_seen_data(recipe: Recipe) -> None:
 def _write_text(path: Path, text: str) -> None:
     with atomic_write(path) as file:
         file.write(text.encode())
-
-
-__all__ = ["Plan", "TrainingProgress", "environment", "plan", "run_recipe"]

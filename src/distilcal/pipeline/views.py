@@ -1,4 +1,4 @@
-"""What a stage's views and its record need: settings, the map they read, the recorder it leaves."""
+"""The views and the recorder of a stage, built from its settings and the map that they read."""
 
 from __future__ import annotations
 
@@ -11,63 +11,83 @@ from numpy.typing import NDArray
 
 from distilcal.config.schema import StageSettings, ViewSettings, is_folder
 from distilcal.data import Dataset
-from distilcal.dynamics import Recorder, aum_halves, load_dynamics
+from distilcal.dynamics import Dynamics, Recorder, aum_halves, load_dynamics
 from distilcal.errors import InputError
-from distilcal.io.folders import MANIFEST, file_digest
 from distilcal.models.classifier import Classifier
 from distilcal.views import MIXED, VIEWS, ViewMaker, build_view
 
 IN_MEMORY = 1 << 28  # bytes of a recorded table beyond which it is kept in files
+PAIRS_BY_HALF = ("halves", "similar", "dissimilar")
 
 
 def stage_views(stage: StageSettings) -> dict[str, ViewSettings]:
-    """The views that the terms of a stage look at beside the plain one, those named without settings included."""
-    usual: dict[str, ViewSettings] = {kind: ViewSettings(kind=kind) for kind in MIXED}
-    named = [t.view for t in stage.terms if t.view not in VIEWS]
-    return {name: stage.views[name] if name in stage.views else usual[name] for name in named}
+    """Return the views that the terms of a stage use beside the plain one, also those that are named without settings."""
+    defaults: dict[str, ViewSettings] = {kind: ViewSettings(kind=kind) for kind in MIXED}
+    views = {**defaults, **stage.views}
+    return {term.view: views[term.view] for term in stage.terms if term.view not in VIEWS}
 
 
-def map_key(stage: StageSettings, keys: Mapping[str, str]) -> str:
-    """What tells one map from another: the stage that recorded it, or the files of its folder."""
-    if not is_folder(stage.map):
-        return keys.get(stage.map, "")
-    folder = Path(stage.map)
-    inside = folder / "dynamics" / MANIFEST
-    return file_digest(inside if inside.exists() else folder / MANIFEST)
-
-
-def make_views(
-    name: str, stage: StageSettings, train: Dataset, classifier: Classifier, folders: Mapping[str, Path]
+def build_views(
+    name: str, stage: StageSettings, train: Dataset, classifier: Classifier, map_folders: Mapping[str, Path]
 ) -> tuple[dict[str, ViewMaker], NDArray[Any] | None]:
-    """The views of a stage, and the AUM halves that its batches shall hold in equal parts where pairs come from them.
+    """Build the views of a stage.
 
-    ``folders`` are those of the stages' maps.
+    Parameters
+    ----------
+    name : str
+        Name of the stage, for errors.
+    stage : StageSettings
+        Its settings.
+    train : Dataset
+        The training data.
+    classifier : Classifier
+        The network that the views go through.
+    map_folders : mapping of str to Path
+        Where each stage of the recipe keeps its map.
+
+    Returns
+    -------
+    views : dict of str to ViewMaker
+        The views by name, the plain one included.
+    groups : array of shape (N,), optional
+        The AUM halves that batches shall hold in equal parts, where pairs come from both halves.
     """
-    assert train.labels is not None
     settings = stage_views(stage)
     dynamics = None
     if any(view.pairs != "random" for view in settings.values()):
-        found = load_dynamics(stage.map if is_folder(stage.map) else folders[stage.map])
-        dynamics = found.for_examples(train.ids, train.labels, train.classes, stage.map)
+        dynamics = _load_map(stage, train, map_folders)
+    depth = len(classifier.network.layers)
     views: dict[str, ViewMaker] = dict(VIEWS)
     for number, (view_name, view) in enumerate(settings.items()):
         path = f"stages.{name}.views.{view_name}"
-        deepest = len(classifier.network.layers)
-        if any(layer > deepest for layer in view.layers):
-            raise InputError(f"{path}.layers: the network has {deepest} layers", remedy=f"give numbers from 0 to {deepest}")
+        if any(layer > depth for layer in view.layers):
+            raise InputError(f"{path}.layers: the network has {depth} layers", remedy=f"give numbers from 0 to {depth}")
         views[view_name] = build_view(view, len(train.classes), dynamics, number=number, path=path)
-    by_half = dynamics is not None and any(
-        v.pairs in ("halves", "similar", "dissimilar") and not v.any_half for v in settings.values()
-    )
-    return views, aum_halves(dynamics) if by_half and dynamics is not None else None
+    pairs_by_half = any(view.pairs in PAIRS_BY_HALF and not view.any_half for view in settings.values())
+    if dynamics is None or not pairs_by_half:
+        return views, None
+    return views, aum_halves(dynamics)
 
 
-def make_recorder(stage: StageSettings, train: Dataset, classifier: Classifier, folder: Path) -> Recorder:
-    """A recorder for the training data; a large table is memory-mapped in the folder."""
+def _load_map(stage: StageSettings, train: Dataset, map_folders: Mapping[str, Path]) -> Dynamics:
+    """The map that pairs are chosen by, row by row as the training data."""
     assert train.labels is not None
-    width = 0
-    if stage.record_features:
-        width = classifier.network.output.in_features * (len(train.classes) if classifier.multiple_choice else 1)
-    large = len(train) * (len(train.classes) + width) * 4 > IN_MEMORY
-    own = folder / f"dynamics-{os.environ.get('RANK', '0')}"
-    return Recorder(train.ids, train.labels, train.classes, width=width, folder=own if large else None, own_rows=False)
+    dynamics = load_dynamics(stage.map if is_folder(stage.map) else map_folders[stage.map])
+    return dynamics.for_examples(train.ids, train.labels, train.classes, stage.map)
+
+
+def build_recorder(stage: StageSettings, train: Dataset, classifier: Classifier, folder: Path) -> Recorder:
+    """Build a recorder for the training data; a large table is memory-mapped in the folder."""
+    assert train.labels is not None
+    width = feature_width(classifier) if stage.record_features else 0
+    is_large = len(train) * (len(train.classes) + width) * 4 > IN_MEMORY
+    own_folder = folder / f"dynamics-{os.environ.get('RANK', '0')}"
+    return Recorder(
+        train.ids, train.labels, train.classes, width=width, folder=own_folder if is_large else None, own_rows=False
+    )
+
+
+def feature_width(classifier: Classifier) -> int:
+    """Return the numbers of an example's features; for multiple choice, those of all its choices."""
+    width = classifier.network.output.in_features
+    return width * len(classifier.classes) if classifier.multiple_choice else width

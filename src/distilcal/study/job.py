@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from distilcal.config.loading import parse_recipe
-from distilcal.config.schema import DataSettings, Recipe, ordered_stages
+from distilcal.config.schema import DataSettings
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits, read_splits
 from distilcal.errors import DistilcalError, InputError
@@ -25,7 +25,8 @@ from distilcal.evaluation import SplitsBootstrap, bootstrap_splits
 from distilcal.io.atomic import read_json, write_json
 from distilcal.io.folders import digest, is_intact, sealed_folder
 from distilcal.pipeline.preflight import check_recipe
-from distilcal.pipeline.stage import MAP, Stage, run_stage, stage_key
+from distilcal.pipeline.stage import MAP, Stage, plan_stages
+from distilcal.pipeline.train import run_stage
 from distilcal.study.executors import error_text
 from distilcal.training.distributed import ProcessGroup
 
@@ -74,7 +75,7 @@ def run_job(
     recipe = parse_recipe(table)
     store_dir = Path(store)
     splits = cached_splits(recipe.data)
-    stages = _stages(recipe, splits, store_dir)
+    stages = plan_stages(recipe, splits, store_dir)
     stage = stages[name]
     if measure is not None:
         check_sets(measure, splits)
@@ -105,7 +106,7 @@ def run_job(
 def stored_result(table: Mapping[str, Any], name: str, store: Path, *, keep: bool) -> dict[str, Any] | None:
     """Return the history of a job's stage if it is in the store. Reads the data, trains nothing."""
     recipe = parse_recipe(table)
-    stage = _stages(recipe, cached_splits(recipe.data), store)[name]
+    stage = plan_stages(recipe, cached_splits(recipe.data), store)[name]
     if stage.done:
         return {"epochs": stage.history(), "best": _best_epoch(stage)}
     if keep:
@@ -133,16 +134,6 @@ def check_sets(measure: Measure, splits: Splits) -> None:
     for name in measure.features:
         if name not in classes:
             raise InputError(f"there is no class {name!r} to show", remedy=f"the classes are {', '.join(classes)}")
-
-
-def _stages(recipe: Recipe, splits: Splits, store: Path) -> dict[str, Stage]:
-    """All stages of a recipe, each after what it depends on."""
-    keys: dict[str, str] = {}
-    stages = {}
-    for name in ordered_stages(recipe):
-        keys[name] = stage_key(name, recipe, splits, keys)
-        stages[name] = Stage(name, keys[name], recipe.stages[name], store / "stages" / keys[name], store)
-    return stages
 
 
 def _best_epoch(stage: Stage) -> int:

@@ -1,0 +1,153 @@
+"""What a student learns from: a teacher's outputs on the training data, or the teacher itself, run on every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import softmax
+
+from distilcal.calibrate import fit_temperature
+from distilcal.config.schema import ModelSettings
+from distilcal.data import Dataset
+from distilcal.data.splits import Splits
+from distilcal.errors import InputError
+from distilcal.losses import LOSSES, required_inputs
+from distilcal.models.classifier import Classifier, derive_classifier
+from distilcal.models.inputs import ImageInputs
+from distilcal.models.network import fold_temperature
+from distilcal.pipeline.logs import main_process_logger
+from distilcal.pipeline.stage import Stage
+from distilcal.pipeline.views import stage_views
+from distilcal.predictions import Predictions
+from distilcal.training import Features, same_inputs
+from distilcal.training.distributed import ProcessGroup
+from distilcal.views import build_term
+
+logger = main_process_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A teacher as `fit` takes it: outputs on the training rows, a network that is run on every batch, both, or nothing."""
+
+    predictions: Predictions | None = None
+    features: Features | None = None
+    live: Classifier | None = None
+
+
+def load_teacher(
+    stage: Stage, student: Classifier, splits: Splits, stages: Mapping[str, Stage], processes: ProcessGroup
+) -> Teacher:
+    """Return what a stage's losses need of its teacher.
+
+    Parameters
+    ----------
+    stage : Stage
+        The student's stage.
+    student : Classifier
+        The student's network, not trained yet.
+    splits : Splits
+        The outputs are those on train; a temperature is fitted on dev.
+    stages : mapping of str to Stage
+        All stages of the recipe.
+    processes : ProcessGroup
+        The first process computes outputs, the others load them from the store.
+
+    Raises
+    ------
+    InputError
+        If the teacher has to be run on the student's inputs and cannot be.
+    """
+    settings = stage.settings
+    names = _teacher_outputs(stage)
+    if not settings.teacher or not names:
+        return Teacher()
+    teacher = stages[settings.teacher]
+    runs_live = _runs_live(stage, student, teacher)
+    sees_mixes = any(view.teacher == "mixed" for view in stage_views(settings).values())
+    if runs_live or sees_mixes:
+        _check_same_inputs(stage, student, teacher, sees_mixes=sees_mixes)
+    predictions, features, temperature = None, None, None
+    with processes.main_process_first():
+        if not runs_live:
+            logger.info("%s: predictions of %s on the training data, computed or from the store", stage.name, teacher.name)
+            predictions, features = _training_outputs(teacher, splits.train, names)
+        if settings.scale_teacher:
+            temperature = _fit_teacher_temperature(stage, teacher, splits.dev)
+    if predictions is not None and temperature is not None:
+        predictions = _divide_logits(predictions, temperature)
+    if not runs_live and not sees_mixes:
+        return Teacher(predictions, features)
+    return Teacher(predictions, features, _live_teacher(teacher, temperature))
+
+
+def _teacher_outputs(stage: Stage) -> tuple[str, ...]:
+    """Which outputs of a teacher the losses read: "features", "logits", both or none."""
+    inputs: set[str] = set()
+    for term in stage.settings.terms:
+        if term.loss in LOSSES:
+            inputs.update(required_inputs(LOSSES[term.loss]))
+        else:
+            inputs.update(build_term(term.loss, path=f"stages.{stage.name}").inputs)
+    return tuple(name.removeprefix("teacher_") for name in sorted(inputs) if name.startswith("teacher_"))
+
+
+def _runs_live(stage: Stage, student: Classifier, teacher: Stage) -> bool:
+    """Whether the teacher is run on every batch: images that are augmented differ from epoch to epoch."""
+    if stage.settings.teacher_input != "auto":
+        return stage.settings.teacher_input == "live"
+    augments = isinstance(student.inputs, ImageInputs) and student.inputs.augment
+    return augments and not teacher.settings.predictions
+
+
+def _check_same_inputs(stage: Stage, student: Classifier, teacher: Stage, *, sees_mixes: bool) -> None:
+    if teacher.settings.predictions or same_inputs(student, teacher.classifier):
+        return
+    raise InputError(
+        f"stages.{stage.name}: the teacher {teacher.name!r} cannot be run on the student's inputs",
+        remedy="use teacher = 'clean' in its views" if sees_mixes else "use teacher_input = 'cached'",
+    )
+
+
+def _training_outputs(teacher: Stage, train: Dataset, names: tuple[str, ...]) -> tuple[Predictions | None, Features | None]:
+    """The teacher's predictions and features on the training data, those of them that are named."""
+    outputs = teacher.outputs(train, names)
+    if teacher.settings.predictions:  # all its rows: a student finds its own by id
+        return teacher.external_predictions, None
+    predictions, features = None, None
+    if "logits" in outputs:
+        assert train.labels is not None
+        predictions = Predictions(outputs["logits"], train.labels, ids=train.ids, classes=train.classes, name=teacher.name)
+    if "features" in outputs:
+        features = Features(train.ids, outputs["features"])
+    return predictions, features
+
+
+def _fit_teacher_temperature(stage: Stage, teacher: Stage, dev: Dataset) -> float:
+    fitted = fit_temperature(teacher.predictions(dev))
+    logger.info("%s: the teacher's logits are divided by %.3f, its temperature on dev", stage.name, fitted.value)
+    if fitted.fit is not None and not fitted.fit.converged:
+        logger.warning("%s: this temperature is doubtful: %s", stage.name, fitted.fit.message)
+    return fitted.value
+
+
+def _divide_logits(predictions: Predictions, temperature: float) -> Predictions:
+    """Divide logits by a temperature in their own precision, which a calibrator would raise to double."""
+    logits = predictions.logits / np.float32(temperature)
+    if predictions.given_probs is None:
+        return replace(predictions, logits=logits)
+    return replace(predictions, logits=logits, given_probs=softmax(logits.astype(np.float64), axis=1))
+
+
+def _live_teacher(teacher: Stage, temperature: float | None) -> Classifier:
+    if teacher.settings.predictions:
+        raise InputError(
+            f"the teacher {teacher.name!r} cannot be run: it is known by its predictions", remedy="use teacher_input = 'cached'"
+        )
+    if temperature is None:
+        return teacher.classifier
+    scaled = derive_classifier(teacher.classifier, ModelSettings())
+    fold_temperature(scaled.network, temperature)
+    return scaled

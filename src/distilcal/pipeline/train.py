@@ -1,0 +1,213 @@
+"""Training one stage of a recipe, unless it is in the store already."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from distilcal.config.schema import Recipe
+from distilcal.data import Dataset
+from distilcal.data.splits import Splits
+from distilcal.dynamics import Recorder
+from distilcal.errors import InputError
+from distilcal.io.atomic import write_json
+from distilcal.io.folders import is_intact, sealed_folder
+from distilcal.io.locks import file_lock
+from distilcal.models.classifier import Classifier, build_classifier, derive_classifier, save_classifier
+from distilcal.pipeline.logs import main_process_logger
+from distilcal.pipeline.preflight import check_predictions
+from distilcal.pipeline.stage import MAP, Stage
+from distilcal.pipeline.teacher import Teacher, load_teacher
+from distilcal.pipeline.views import build_recorder, build_views, feature_width
+from distilcal.training import TrainingProgress, TrainingResult, fit
+from distilcal.training.distributed import ProcessGroup
+from distilcal.views import Term, build_term
+
+logger = main_process_logger(__name__)
+
+
+def run_stage(
+    stage: Stage,
+    recipe: Recipe,
+    splits: Splits,
+    stages: Mapping[str, Stage],
+    processes: ProcessGroup,
+    *,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
+) -> None:
+    """Train a stage, or load its pretrained model, and save it in the store; nothing is done if it is there.
+
+    Parameters
+    ----------
+    stage : Stage
+        The stage; those that it depends on have been run.
+    recipe : Recipe
+        The recipe that it belongs to.
+    splits : Splits
+        The data.
+    stages : mapping of str to Stage
+        All stages of the recipe.
+    processes : ProcessGroup
+        The processes that train together.
+    on_progress : callable, optional
+        Called in the main process with how far training is.
+    """
+    if stage.settings.predictions:
+        check_predictions(stage.name, stage.external_predictions, splits)
+        return
+
+    def log_waiting() -> None:
+        logger.info("%s: waiting for another process that trains the same stage", stage.name)
+
+    lock = stage.store / "locks" / stage.key
+    with file_lock(lock, on_wait=log_waiting) if processes.is_main_process else nullcontext():
+        processes.wait_for_everyone()
+        finished = is_intact(stage.folder) if processes.is_main_process else stage.folder.exists()
+        if finished:
+            _log_finished(stage)
+            return
+        trained = _train(stage, recipe, splits, stages, processes, on_progress)
+        if processes.is_main_process:
+            _save(stage, trained)
+        processes.wait_for_everyone()
+
+
+@dataclass(frozen=True)
+class TrainedStage:
+    """What is saved of a stage: the classifier, its history and, where it recorded, its dynamics."""
+
+    classifier: Classifier
+    history: dict[str, Any]
+    recorder: Recorder | None = None
+
+
+def _train(
+    stage: Stage,
+    recipe: Recipe,
+    splits: Splits,
+    stages: Mapping[str, Stage],
+    processes: ProcessGroup,
+    on_progress: Callable[[TrainingProgress], None] | None,
+) -> TrainedStage:
+    settings, train = stage.settings, splits.train
+    classifier = _build_classifier(stage, recipe, train, stages)
+    if not settings.terms:
+        return TrainedStage(classifier, history={"epochs": []})
+    teacher = load_teacher(stage, classifier, splits, stages, processes)
+    terms = _build_terms(stage, train, classifier, teacher, recipe.seed)
+    map_folders = {name: other.folder / MAP for name, other in stages.items()}
+    views, groups = build_views(stage.name, settings, train, classifier, map_folders)
+    checkpoint_dir = stage.store / "work" / stage.key
+    recorder = build_recorder(settings, train, classifier, checkpoint_dir) if settings.record else None
+    with processes.main_process_first():  # what is tokenised or encoded once is there for the others
+        for data in (train, splits.dev):
+            classifier.inputs.prepare(data, stage.store)
+    logger.info("%s: training %s parameters on %s examples", stage.name, f"{classifier.parameters:,}", f"{len(train):,}")
+    result = fit(
+        classifier,
+        train,
+        splits.dev,
+        terms,
+        settings.train,
+        teacher=teacher.predictions,
+        teacher_features=teacher.features,
+        live_teacher=teacher.live,
+        views=views,
+        recorder=recorder,
+        groups=groups,
+        soft_labels=recipe.data.soft_labels,
+        seed=recipe.seed,
+        checkpoint_dir=checkpoint_dir,
+        store=stage.store,
+        on_progress=on_progress if processes.is_main_process else None,
+    )
+    _log_result(stage, result)
+    history = {
+        "epochs": result.history,
+        "best_epoch": result.best_epoch,
+        "seconds": result.seconds,
+        "settings": settings.train.model_dump(),
+    }
+    return TrainedStage(classifier, history, recorder)
+
+
+def _build_classifier(stage: Stage, recipe: Recipe, train: Dataset, stages: Mapping[str, Stage]) -> Classifier:
+    """The classifier before training: a copy of another stage's, or a new one from the settings."""
+    model = stage.settings.model
+    if model.start_from:
+        parent = stages[model.start_from]
+        if parent.settings.predictions:
+            raise InputError(
+                f"stages.{stage.name} starts from {parent.name!r}, which has no model", remedy="name a trained stage"
+            )
+        classifier = derive_classifier(parent.classifier, model)
+    else:
+        classifier = build_classifier(model, train, seed=recipe.seed)
+    if classifier.new_head and not stage.settings.terms:
+        raise InputError(
+            f"{model.name} has no trained head for these classes",
+            source=f"stages.{stage.name}",
+            remedy="give it terms to train, or a model that was trained",
+        )
+    return classifier
+
+
+def _build_terms(stage: Stage, train: Dataset, classifier: Classifier, teacher: Teacher, seed: int) -> list[Term]:
+    """The terms of a stage; losses with a memory are built for these data and networks."""
+    assert train.labels is not None
+    context: dict[str, Any] = {
+        "n_data": len(train),
+        "classes": len(train.classes),
+        "labels": torch.from_numpy(np.ascontiguousarray(train.labels)),
+        "features": feature_width(classifier),
+    }
+    if teacher.features is not None:
+        context["teacher_features"] = int(np.prod(teacher.features.values.shape[1:]))
+    elif teacher.live is not None:
+        context["teacher_features"] = teacher.live.network.output.in_features
+    terms = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for number, term in enumerate(stage.settings.terms):
+            path = f"stages.{stage.name}.terms[{number}]"
+            terms.append(build_term(term.loss, term.weight, term.view, term.settings, context, path))
+    return terms
+
+
+def _save(stage: Stage, trained: TrainedStage) -> None:
+    """Write the stage's folder in the store; the checkpoints of its training are not needed any more."""
+    with sealed_folder(stage.folder, key=stage.key) as folder:
+        save_classifier(trained.classifier, folder / "model")
+        write_json(folder / "history.json", trained.history)
+        if trained.recorder is not None:
+            trained.recorder.dynamics().save(folder / MAP)
+    shutil.rmtree(stage.store / "work" / stage.key, ignore_errors=True)
+
+
+def _log_finished(stage: Stage) -> None:
+    if stage.settings.terms:
+        logger.info("%s: already trained, loaded from the store", stage.name)
+    else:
+        logger.info("%s: used without training", stage.name)
+
+
+def _log_result(stage: Stage, result: TrainingResult) -> None:
+    if result.resumed_at:
+        logger.info("%s: resumed after epoch %d of an interrupted run", stage.name, result.resumed_at)
+    best = result.history[result.best_epoch]["dev"]
+    logger.info(
+        "%s: kept epoch %d of %d, dev accuracy %.3f, NLL %.3f, ECE %.3f (%.0f s)",
+        stage.name,
+        result.best_epoch + 1,
+        len(result.history),
+        best["accuracy"],
+        best["nll"],
+        best["ece"],
+        result.seconds,
+    )
