@@ -11,7 +11,8 @@ from conftest import make
 
 from distilcal import Predictions
 from distilcal.calibrate import FITS, load_calibrator
-from distilcal.cli.main import METHODS, main
+from distilcal.cli.evaluate import METHODS
+from distilcal.cli.main import main
 
 FAST = ["--intervals", "40"]
 
@@ -199,6 +200,18 @@ def test_eval_never_imports_torch(folder):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"]
+
+
+def test_a_command_that_trains_names_the_extra_that_is_missing(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from distilcal.cli.main import main\n"
+        f"main(['distill', '--train', {str(tmp_path / 'train.csv')!r}, '--teacher', 'x/y'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: this command needs torch; pip install 'distilcal[train]'\n"
 
 
 def test_output_to_a_pipe_has_no_colour_and_fits_its_tables(folder):

@@ -106,6 +106,20 @@ def counting_bar(description: str) -> Iterator[Callable[[int, int], None] | None
 
 
 @contextmanager
+def share_bar(description: str, *, quiet: bool = False) -> Iterator[Callable[[float], None] | None]:
+    """A bar over a share of work from 0 to 1: a callback; None if quiet or where standard error is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+@contextmanager
 def plain_warnings() -> Iterator[None]:
     """Show Python's warnings as one line each, without the line of code that they come from."""
 

@@ -11,7 +11,7 @@ import click
 
 from distilcal.cli.console import let_threads_sleep, plain_warnings
 from distilcal.cli.jobs import executor_options, job_progress, open_executor
-from distilcal.cli.train import FOLDER, dry_option, store_option
+from distilcal.cli.options import FOLDER, dry_option, store_option
 from distilcal.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import click
 
 from distilcal.cli.console import let_threads_sleep, plain_warnings
 from distilcal.cli.jobs import executor_options, job_progress, open_executor
-from distilcal.cli.train import FOLDER, carry_out_recipe, dry_option, set_option, store_option
+from distilcal.cli.options import FOLDER, dry_option, set_option, store_option
+from distilcal.cli.train import run_and_show
 from distilcal.errors import InputError
 
 
@@ -94,7 +95,7 @@ def sweep_command(
     click.echo(f"Chosen of {found['points']:,} points by dev {choose}: {chosen}, after {found['epochs']} epochs")
     for label, error in found["failed"].items():
         click.echo(f"failed: {label}: {error}")
-    carry_out_recipe(found["recipe"], folder, store, dry_run=False)
+    run_and_show(found["recipe"], folder, store, dry_run=False)
     click.echo(f"Every point is in {folder / 'points.csv'}, the chosen recipe in {folder / 'best.toml'}.")
 
 

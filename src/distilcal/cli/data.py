@@ -1,0 +1,64 @@
+"""The commands ``distilcal data``: the benchmarks of the papers. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+
+@click.group("data")
+def data_command() -> None:
+    """The benchmarks of the papers: what there is, and what is in it."""
+
+
+@data_command.command("list")
+def list_command() -> None:
+    """All benchmarks, and whether they are here (under $DISTILCAL_DATA)."""
+    from rich.table import Table
+
+    from distilcal.data.catalogue import BENCHMARKS
+    from distilcal.report.console import build_console
+
+    root = os.environ.get("DISTILCAL_DATA")
+    table = Table(title="benchmarks", title_justify="left")
+    for title in ("name", "task", "kind", "classes", "here"):
+        table.add_column(title, justify="right" if title == "classes" else "left")
+    for name, b in BENCHMARKS.items():
+        here = "yes" if root and (Path(root) / b.folder).is_dir() else "no"
+        table.add_row(name, b.task, b.kind, str(len(b.classes)), here)
+    build_console().print(table)
+    if not root:
+        click.echo("Set DISTILCAL_DATA to the folder that holds them; docs/benchmarks.md describes its layout.")
+
+
+@data_command.command("show")
+@click.argument("name")
+def show_command(name: str) -> None:
+    """Counts, classes, overlaps between splits, a few examples, licence and source of a benchmark."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from distilcal.data.catalogue import summarise_benchmark
+    from distilcal.report.console import build_console
+
+    found = summarise_benchmark(name)
+    b = found.benchmark
+    console = build_console()
+    console.print(Text(f"{name}: {b.task} ({b.kind}, {len(b.classes)} classes)", style="bold"))
+    table = Table()
+    table.add_column("class")
+    for split, size in found.sizes.items():
+        table.add_column(f"{split} ({size:,})", justify="right")
+    for c in b.classes:
+        table.add_row(Text(c), *(f"{found.counts[split].get(c, 0):,}" for split in found.sizes))
+    console.print(table)
+    lines = [f"{first} and {second} share {rows:,} examples" for (first, second), rows in found.overlaps.items() if rows]
+    lines += [f"{split} has {count:,} groups" for split, count in found.groups.items()]
+    lines += ["with the raters' votes as soft labels"] if found.soft_labels else []
+    for title, text in (("paper", b.paper), ("licence", b.licence), ("hub", b.hub), ("usual other domains", ", ".join(b.ood))):
+        lines += [f"{title}: {text}"] if text else []
+    for line in [*lines, f"note: {b.note}" if b.note else "", *(f"{c}: {text[:200]}" for c, text in found.examples)]:
+        if line:
+            console.print(Text(line))

@@ -1,0 +1,17 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+FILE = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path)
+STORE = "distilcal-store"
+store_option = click.option("--store", type=FOLDER, envvar="DISTILCAL_STORE", default=STORE, show_default=True,
+                            help="Where trained stages and cached outputs are kept.")  # fmt: skip
+set_option = click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, as stages.student.train.epochs=5."
+)
+dry_option = click.option("--dry-run", is_flag=True, help="Show what would be done and what is already in the store.")

@@ -1,0 +1,28 @@
+"""The command ``distilcal report``: runs compared. Imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distilcal.cli.options import FOLDER
+
+
+@click.command("report")
+@click.argument("runs", type=FOLDER, nargs=-1, required=True)
+@click.option("--html", type=FOLDER, help="Also write a self-contained page.")
+def report_command(runs: tuple[Path, ...], html: Path | None) -> None:
+    """Compare the models of one or more runs: accuracy, calibration, size and speed, in and out of domain."""
+    from distilcal.io.atomic import check_output
+    from distilcal.report.runs import show_runs, write_runs_page
+    from distilcal.runs import read_run, summarise_runs
+
+    if html is not None:
+        check_output(html)
+    summary = summarise_runs([read_run(folder) for folder in runs])
+    if html is not None:
+        write_runs_page(summary, html)
+    show_runs(summary)
+    if html is not None:
+        click.echo(f"Wrote {html}: open it in a browser.")
