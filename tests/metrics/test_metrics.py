@@ -347,7 +347,7 @@ def test_human_votes():
     assert human_ece(p.probs, one_vote) == pytest.approx(ece(p.probs, p.labels))
     with pytest.raises(InputError, match="label_probs"):
         HUMAN_METRICS["human_ece"].on_rows(Rows(p.probs, p.labels))
-    with pytest.raises(InputError, match="do not fit"):
+    with pytest.raises(InputError, match="do not match"):
         human_ece(p.probs, p.labels)
 
 

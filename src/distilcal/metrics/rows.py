@@ -1,8 +1,8 @@
 """Rows: the predictions a metric looks at, once or in many resamples at a time.
 
-Every calibration error asks a yes/no question of each row ("is the predicted class right?", "is it class k?") that was
-answered with a score. ``Binary`` holds one such question with its rows sorted by score, so that a bin is a run of positions
-between two *cuts* and a bin's sums are sums over a run. A metric written on these sums works unchanged on
+Every calibration error compares a score with a yes/no outcome of each row ("is the predicted class right?", "is it class k?").
+``Binary`` holds one such question with its rows sorted by score, so that a bin is a run of positions between two *cuts* and
+the sums of a bin are sums over a run. A metric written on these sums works unchanged on
 
 - the rows as they are (results without a leading axis),
 - R bootstrap resamples, held as how often each row was drawn: ``weights`` (R, N),
@@ -30,7 +30,17 @@ Closed = Literal["right", "left"]
 
 @dataclass(frozen=True)
 class Bins:
-    """Sums per bin, each (..., bins): rows, scores, and rows for which the answer was yes."""
+    """Sums over the rows of each bin.
+
+    Attributes
+    ----------
+    count : array (..., bins)
+        Number of rows.
+    score : array (..., bins)
+        Sum of their scores.
+    hits : array (..., bins)
+        Number of rows whose outcome is yes.
+    """
 
     count: FloatArray
     score: FloatArray
@@ -49,29 +59,75 @@ class Bins:
 
 
 def width_edges(bins: int) -> FloatArray:
-    """Edges of ``bins`` equal-width bins on [0, 1]."""
+    """Return the edges of equal-width bins on [0, 1].
+
+    Parameters
+    ----------
+    bins : int
+        Number of bins, at least one.
+
+    Returns
+    -------
+    array (bins + 1,)
+
+    Examples
+    --------
+    >>> width_edges(4).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
     if not isinstance(bins, (int, np.integer)) or bins < 1:
-        raise InputError(f"{bins} bins", remedy="give a whole number, at least one")
+        raise InputError(f"the number of bins is {bins}", remedy="give a whole number, at least one")
     return np.arange(bins + 1) / bins  # each edge correctly rounded; linspace puts 6/10 at 0.6000000000000001
 
 
 def run_sums(values: FloatArray, cuts: IntArray) -> FloatArray:
-    """Sums of ``values`` (..., N) between consecutive ``cuts`` (..., B + 1); an empty run sums to 0."""
+    """Sum values between consecutive cuts.
+
+    Parameters
+    ----------
+    values : array (..., N)
+        The values.
+    cuts : array of int (..., B + 1)
+        Rising positions in 0 … N.
+
+    Returns
+    -------
+    array (..., B)
+        The sums of ``values[cuts[b]:cuts[b + 1]]``; 0 for an empty run.
+
+    Examples
+    --------
+    >>> run_sums(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 1, 1, 4])).tolist()
+    [1.0, 0.0, 9.0]
+    """
     n = values.shape[-1]
     flat = np.ascontiguousarray(values).reshape(-1)
-    many = len(flat) // n if n else 1
-    cuts = np.broadcast_to(cuts, (many, cuts.shape[-1]))
-    starts = np.concatenate([np.zeros((many, 1), cuts.dtype), cuts], axis=1)  # with what lies before the first cut …
-    ends = np.concatenate([cuts, np.full((many, 1), n, cuts.dtype)], axis=1)  # … and after the last: runs must touch
+    resamples = len(flat) // n if n else 1
+    cuts = np.broadcast_to(cuts, (resamples, cuts.shape[-1]))
+    # reduceat sums from each start to the next, so the rows before the first cut and after the last are runs as well.
+    starts = np.concatenate([np.zeros((resamples, 1), cuts.dtype), cuts], axis=1)
+    ends = np.concatenate([cuts, np.full((resamples, 1), n, cuts.dtype)], axis=1)
     filled = ends > starts
     sums = np.zeros(starts.shape)
-    offset = (np.arange(many) * n)[:, None]
+    offset = (np.arange(resamples) * n)[:, None]
     sums[filled] = np.add.reduceat(flat, (starts + offset)[filled])
     return sums[:, 1:-1].reshape(*values.shape[:-1], -1)
 
 
 class Binary:
-    """One yes/no question: scores (N,), hits (N,) or, for drawn labels, (R, N); weights (R, N) of resamples."""
+    """A score and a yes/no outcome for each row, sorted by score.
+
+    Parameters
+    ----------
+    scores : array (N,)
+        The score of each row, in [0, 1].
+    hits : array (N,) or (R, N)
+        Whether the outcome is yes (or a share of human votes); (R, N) for R sets of drawn labels.
+    weights : array (R, N), optional
+        How often each of R bootstrap resamples holds each row.
+    base : Binary, optional
+        The same question on the rows as they are, whose sorting is shared.
+    """
 
     def __init__(
         self, scores: FloatArray, hits: NDArray[Any], *, weights: NDArray[Any] | None = None, base: Binary | None = None
@@ -79,15 +135,17 @@ class Binary:
         self.scores = scores
         self.hits = hits
         self.weights = weights
-        self.base = base  # the same question on the rows as they are: it shares its sorting
+        self.base = base
         self._width_bins: dict[tuple[int, str], Bins] = {}
 
     @cached_property
     def order(self) -> NDArray[np.int32]:
+        """The rows in the order of their scores."""
         return self.base.order if self.base is not None else np.argsort(self.scores).astype(np.int32)
 
     @cached_property
     def sorted(self) -> FloatArray:
+        """The scores, rising."""
         if self.base is not None:
             return self.base.sorted
         return self.scores[self.order] if "order" in self.__dict__ else np.sort(self.scores)
@@ -124,7 +182,7 @@ class Binary:
         return np.take(self.weights, self.order, axis=1)
 
     @cached_property
-    def _weights_up_to(self) -> IntArray:
+    def _cumulative_weights(self) -> IntArray:
         return np.cumsum(self._sorted_weights, axis=1, dtype=np.int64)
 
     @cached_property
@@ -138,40 +196,63 @@ class Binary:
     # ---- where to cut --------------------------------------------------------------------------------------------------
 
     def width_cuts(self, bins: int, closed: Closed) -> IntArray:
-        """Cuts at equal widths: (lo, hi] or [lo, hi), with 0 in the first bin and 1 in the last either way."""
+        """Return the cuts of equal-width bins.
+
+        Parameters
+        ----------
+        bins : int
+            Number of bins.
+        closed : {"right", "left"}
+            Whether bins are (lo, hi] or [lo, hi); either way 0 is in the first and 1 in the last.
+
+        Returns
+        -------
+        array of int (bins + 1,)
+        """
         if closed not in ("right", "left"):
-            raise InputError(f"closed={closed!r}", remedy='give "right" or "left"')
+            raise InputError(f"unknown closed={closed!r}", remedy='choose "right" or "left"')
         inner = np.searchsorted(self.sorted, width_edges(bins)[1:-1], side=closed)
         return np.concatenate([[0], inner, [len(self.sorted)]])
 
     def mass_cuts(self, bins: int, *, above: float | None = None, edge_in_lower: bool = False) -> IntArray:
-        """Cuts at equal numbers of rows: after ⌈b·n/B⌉ rows each, moved up past equal scores.
+        """Return the cuts of equal-mass bins: after ⌈b·n/B⌉ rows each, moved up past equal scores.
 
-        ``above`` leaves out lower scores. ``edge_in_lower`` cuts after ⌊b·n/B⌋ + 1 rows, where AdaECE's edges fall.
+        Parameters
+        ----------
+        bins : int
+            Number of bins.
+        above : float, optional
+            Leaves out lower scores.
+        edge_in_lower : bool
+            Cut after ⌊b·n/B⌋ + 1 rows, where the edges of AdaECE are.
+
+        Returns
+        -------
+        array of int (bins + 1,) or (R, bins + 1)
         """
         width_edges(bins)
         first = 0 if above is None else int(np.searchsorted(self.sorted, above))
         n = len(self.sorted)
         if self.weights is None:
-            want = _rows_below(np.array(n - first), bins, edge_in_lower) + first  # (B - 1,)
             if first == n:
                 return np.full(bins + 1, n)
-            inner = np.searchsorted(self.sorted, self.sorted[np.maximum(want, first + 1) - 1], side="right")
+            targets = _rows_below(np.array(n - first), bins, edge_in_lower) + first  # (B - 1,)
+            inner = np.searchsorted(self.sorted, self.sorted[np.maximum(targets, first + 1) - 1], side="right")
             return np.concatenate([[first], inner, [n]])
-        up_to = self._weights_up_to
-        before = up_to[:, first - 1] if first else np.zeros(len(up_to), np.int64)
-        want = np.maximum(_rows_below(up_to[:, -1] - before, bins, edge_in_lower), 1) + before[:, None]
-        cuts = np.empty((len(up_to), bins + 1), np.int64)
+        cumulative = self._cumulative_weights
+        before = cumulative[:, first - 1] if first else np.zeros(len(cumulative), np.int64)
+        targets = np.maximum(_rows_below(cumulative[:, -1] - before, bins, edge_in_lower), 1) + before[:, None]
+        cuts = np.empty((len(cumulative), bins + 1), np.int64)
         cuts[:, 0], cuts[:, -1] = first, n
-        for row, (running, targets) in enumerate(zip(up_to, want, strict=True)):  # over resamples, not over examples
-            cuts[row, 1:-1] = np.searchsorted(running, targets)
+        for r in range(len(cumulative)):  # over resamples, not over examples
+            cuts[r, 1:-1] = np.searchsorted(cumulative[r], targets[r])
         cuts[:, 1:-1] = self._run_end[np.minimum(cuts[:, 1:-1], n - 1)]
         return np.minimum(cuts, n)
 
     # ---- what lies between ---------------------------------------------------------------------------------------------
 
     def sums(self, cuts: IntArray) -> Bins:
-        """Rows, scores and hits of every bin."""
+        """Return the sums of every bin, for cuts (B + 1,) or (R, B + 1)."""
         if self.weights is not None:
             assert self.base is not None
             weights = self._sorted_weights.astype(np.float64)
@@ -181,51 +262,87 @@ class Binary:
         return Bins(count, run_sums(self.sorted, cuts), self._hits(cuts))
 
     def width_bins(self, bins: int, closed: Closed) -> Bins:
-        """Sums over equal-width bins, kept because several metrics ask for the same ones."""
+        """Return the sums over equal-width bins; they are kept, because several metrics need the same ones."""
         key = (bins, closed)
         if key not in self._width_bins:
             self._width_bins[key] = self.sums(self.width_cuts(bins, closed))
         return self._width_bins[key]
 
     def gaps(self, cuts: IntArray) -> FloatArray:
-        """Hits minus scores of every bin: all that a mean absolute error needs."""
+        """Return hits minus scores of every bin: all that a mean absolute error needs."""
         if self.weights is not None:
             return run_sums(self.sorted_residuals, cuts)
         return self._hits(cuts) - run_sums(self.sorted, cuts)
 
     def counts(self, cuts: IntArray) -> FloatArray:
-        """Rows between the first and the last cut: (), or (R,) in resamples."""
+        """Return the number of rows between the first and the last cut: (), or (R,) in resamples."""
         if self.weights is None:
             return np.asarray(cuts[-1] - cuts[0], dtype=np.float64)
         first = cuts[..., 0].flat[0]
-        up_to = self._weights_up_to
-        return (up_to[:, -1] - (up_to[:, first - 1] if first else 0)).astype(np.float64)
+        cumulative = self._cumulative_weights
+        left_out = cumulative[:, first - 1] if first else 0
+        return (cumulative[:, -1] - left_out).astype(np.float64)
 
     def _hits(self, cuts: IntArray) -> FloatArray:
-        if self.hits.ndim == 2:  # drawn labels: count the hits of each draw in each bin
-            cell = np.full(len(self.order), -1)
-            cell[self.order[cuts[0] : cuts[-1]]] = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
-            draw, row = self._drawn_hits
-            kept = cell[row] >= 0
-            flat = draw[kept] * (len(cuts) - 1) + cell[row[kept]]
-            many = len(self.hits)
-            return np.bincount(flat, minlength=many * (len(cuts) - 1)).reshape(many, -1).astype(np.float64)
+        """Return the number of hits of every bin."""
+        if self.hits.ndim == 2:
+            return self._hits_of_draws(cuts)
         if self.hits.dtype != bool:  # shares of human votes
             return run_sums(np.take(self.hits, self.order), cuts)
-        # Cuts stand between distinct scores, so the hits below a cut are those with a lower score than the row above it.
+        # Cuts are between distinct scores, so the hits below a cut are those with a lower score than the row above it.
         n = len(self.sorted)
         below = np.searchsorted(self._sorted_hit_scores, self.sorted[np.minimum(cuts, n - 1)])
         return np.diff(np.where(cuts < n, below, len(self._sorted_hit_scores))).astype(np.float64)
 
+    def _hits_of_draws(self, cuts: IntArray) -> FloatArray:
+        """Return the number of hits of every bin for each set of drawn labels: (R, B)."""
+        bins, draws = len(cuts) - 1, len(self.hits)
+        bin_of_row = np.full(len(self.order), -1)
+        bin_of_row[self.order[cuts[0] : cuts[-1]]] = np.repeat(np.arange(bins), np.diff(cuts))
+        draw, row = self._drawn_hits
+        in_a_bin = bin_of_row[row] >= 0
+        flat = draw[in_a_bin] * bins + bin_of_row[row[in_a_bin]]
+        return np.bincount(flat, minlength=draws * bins).reshape(draws, -1).astype(np.float64)
+
 
 def _rows_below(n: IntArray, bins: int, edge_in_lower: bool) -> IntArray:
-    """How many of ``n`` (...) rows lie below each inner cut: (..., B - 1), in whole numbers so that no rounding enters."""
-    steps = n[..., None] * np.arange(1, bins)
-    return np.minimum(steps // bins + 1, n[..., None]) if edge_in_lower else -(-steps // bins)
+    """Return how many of ``n`` (...) rows are below each inner cut: (..., B - 1), in integers, without rounding errors."""
+    steps: IntArray = n[..., None] * np.arange(1, bins)
+    if edge_in_lower:
+        return np.minimum(steps // bins + 1, n[..., None])
+    return -(-steps // bins)
 
 
 class Rows:
-    """Probabilities and labels, as they are or resampled, with everything that several metrics share."""
+    """Probabilities and labels, as they are or resampled, with everything that several metrics share.
+
+    Parameters
+    ----------
+    probs : array-like (N, K)
+        Predicted probabilities.
+    labels : array-like (N,)
+        Class indices.
+    nll, entropy, vote_nll : array (N,), optional
+        Values of each row that are already computed, from logits; by default they are computed from the probabilities.
+    votes : array (N, K), optional
+        Shares of human votes.
+    predicted, confidence : array (N,), optional
+        The predicted class and its probability.
+    weights : array (R, N), optional
+        How often each of R bootstrap resamples holds each row.
+    draws : array (R, N), optional
+        R sets of labels drawn from the probabilities.
+    base : Rows, optional
+        The rows as they are, whose sorting is shared.
+    checked : bool
+        Whether the arrays are known to be valid.
+
+    Examples
+    --------
+    >>> rows = Rows([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
+    >>> rows.mean(rows.confidence).round(3).item()
+    0.8
+    """
 
     def __init__(
         self,
@@ -249,13 +366,13 @@ class Rows:
         self.labels: IntArray = np.asarray(labels, dtype=np.int64)  # (N,)
         self._nll, self._entropy, self.votes, self._predicted = nll, entropy, votes, predicted
         self._confidence, self._vote_nll = confidence, vote_nll
-        self.weights = weights  # (R, N): how often a bootstrap resample holds each row
-        self.draws = draws  # (R, N): labels drawn from the probabilities
+        self.weights = weights
+        self.draws = draws
         self.base = base
 
     @classmethod
     def of(cls, predictions: Predictions) -> Rows:
-        """Rows of Predictions, with NLL and entropy taken from the logits."""
+        """Return the rows of Predictions, with NLL and entropy computed from the logits."""
         return cls(
             predictions.probs,
             predictions.labels,
@@ -269,11 +386,11 @@ class Rows:
         )
 
     def resampled(self, weights: NDArray[Any]) -> Rows:
-        """R bootstrap resamples of these rows."""
+        """Return R bootstrap resamples of these rows, for weights (R, N)."""
         return self._child(weights=weights)
 
     def relabelled(self, draws: NDArray[Any]) -> Rows:
-        """These rows with R other sets of labels."""
+        """Return these rows with R other sets of labels (R, N)."""
         return self._child(draws=draws)
 
     def _child(self, *, weights: NDArray[Any] | None = None, draws: NDArray[Any] | None = None) -> Rows:
@@ -293,20 +410,23 @@ class Rows:
 
     @cached_property
     def predicted(self) -> IntArray:
+        """The most probable class of each row, (N,)."""
         return self.probs.argmax(axis=1) if self._predicted is None else self._predicted
 
     @cached_property
     def confidence(self) -> FloatArray:
+        """The probability of the predicted class, (N,)."""
         return self.probs[np.arange(len(self.probs)), self.predicted] if self._confidence is None else self._confidence
 
     def label_scores(self) -> FloatArray:
-        """Probability of the label: (N,), or (R, N) for drawn labels."""
+        """Return the probability of each label: (N,), or (R, N) for drawn labels."""
         if self.draws is None:
             return self.probs[np.arange(len(self.probs)), self.labels]
         return np.take_along_axis(self.probs, self.draws.T, axis=1).T
 
     @cached_property
     def nll(self) -> FloatArray:
+        """The negative log-likelihood of each label: (N,), or (R, N) for drawn labels."""
         if self._nll is not None and self.draws is None:
             return self._nll
         with np.errstate(divide="ignore"):
@@ -314,6 +434,7 @@ class Rows:
 
     @cached_property
     def entropy(self) -> FloatArray:
+        """The entropy of each predicted distribution, (N,)."""
         if self._entropy is not None:
             return self._entropy
         from scipy.special import entr
@@ -335,6 +456,7 @@ class Rows:
 
     @cached_property
     def correct(self) -> NDArray[np.bool_]:
+        """Whether the predicted class is the label: (N,), or (R, N) for drawn labels."""
         correct: NDArray[np.bool_] = self.predicted == (self.labels if self.draws is None else self.draws)
         return correct
 
@@ -343,7 +465,7 @@ class Rows:
         """Is the predicted class right? Scored by its probability."""
         base = None if self.base is None else self.base.top
         question = Binary(self.confidence, self.correct, weights=self.weights, base=base)
-        _ = question.order  # some metric will want it: sorting once with the order is cheaper than without and again
+        _ = question.order  # some metric will need it, and sorting once with the order is cheaper than sorting twice
         return question
 
     @cached_property
@@ -355,7 +477,7 @@ class Rows:
         return Binary(self.confidence, self.votes[np.arange(len(self.probs)), self.predicted], weights=self.weights, base=base)
 
     def by_class(self) -> Iterator[Binary]:
-        """Is it class k? Scored by its probability; one question per class, each let go before the next is made."""
+        """Yield for each class k the question "Is it class k?", scored by its probability; none is kept in memory."""
         labels = self.labels if self.draws is None else self.draws
         bases = [None] * self.probs.shape[1] if self.base is None else self.base._kept_classes
         for k, base in enumerate(bases):
@@ -367,7 +489,7 @@ class Rows:
         return list(self.by_class())
 
     def mean(self, values: FloatArray) -> FloatArray:
-        """Mean of a value per row: (), or (R,) over resamples or draws."""
+        """Return the mean of values (N,) or (R, N) over the rows: (), or (R,) over resamples or draws."""
         if self.weights is None:
             return np.asarray(values.mean(axis=-1))
         infinite = ~np.isfinite(values)  # an infinite NLL counts in the resamples that hold its row, and only there
@@ -377,10 +499,11 @@ class Rows:
         return np.asarray(total / self.weights.sum(axis=1))
 
     def each(self, function: Callable[[FloatArray, IntArray], float]) -> FloatArray:
-        """A plain function of arrays on every resample, by copying rows: for what has no form in sums."""
+        """Call a function of (probs, labels) on every resample by copying rows: for what cannot be written in sums."""
         if self.weights is not None:
-            index = np.arange(len(self.probs))
-            return np.array([function(self.probs[i], self.labels[i]) for i in (np.repeat(index, w) for w in self.weights)])
+            all_rows = np.arange(len(self.probs))
+            resamples = (np.repeat(all_rows, weights) for weights in self.weights)
+            return np.array([function(self.probs[rows], self.labels[rows]) for rows in resamples])
         if self.draws is not None:
             return np.array([function(self.probs, draw) for draw in self.draws])
         return np.asarray(function(self.probs, self.labels))
@@ -389,7 +512,7 @@ class Rows:
 def _check(probs: FloatArray, labels: NDArray[Any]) -> None:
     if probs.ndim != 2 or probs.shape[1] < 2 or labels.shape != probs.shape[:1] or not len(labels):
         raise InputError(
-            f"probabilities {probs.shape} and labels {labels.shape} do not fit",
+            f"probabilities {probs.shape} and labels {labels.shape} do not match",
             remedy="give probabilities (N, K) with at least two classes and labels (N,), N at least 1",
         )
     if labels.dtype.kind not in "iub":
