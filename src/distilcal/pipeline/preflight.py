@@ -209,8 +209,9 @@ def _trial_settings(term: TermSettings) -> dict[str, Any]:
 
 def _check_view_fits_inputs(view: ViewSettings, train: Dataset, path: str) -> None:
     if view.kind in ("cutmix", "cutout") and not isinstance(train.inputs, Images):
-        inputs = type(train.inputs).__name__.lower()
-        raise InputError(f"{path}: {view.kind} cuts images, the data hold {inputs}", remedy="use kind = 'mixup' or 'manifold'")
+        raise InputError(
+            f"{path}: {view.kind} cuts images, the data hold {train.input_kind}", remedy="use kind = 'mixup' or 'manifold'"
+        )
 
 
 def _check_region_size(view: ViewSettings, train: Dataset, path: str) -> None:
