@@ -162,6 +162,35 @@ def test_jsonl_mistakes(tmp_path, name):
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "x", "label": "a", "probs": [0.5, 0.5]}', "'id' is not in every line"),
+        ('{"probs": [0.5, 0.5]}', "'label' is not in every line"),
+        ('{"label": "a", "probs": [1.0]}', "1 probs where line 1 has 2"),
+        ('{"label": 1, "probs": [0.5, 0.5]}', "partly names and partly numbers"),
+        ('{"label": true, "probs": [0.5, 0.5]}', "label True is neither a name nor an index"),
+        ('{"label": "a", "probs": [0.5, true]}', "True is not a number"),
+        ('{"label": "a", "probs": [0.5, 1' + "0" * 400 + "]}", "too large"),
+    ],
+)
+def test_jsonl_mistakes_beyond_the_first_chunk_name_their_line(tmp_path, monkeypatch, line, message):
+    monkeypatch.setattr("distilcal.io.tables.CHUNK_ROWS", 2)
+    good = '{"label": "0", "probs": [0.5, 0.5]}\n'
+    assert len(read_predictions(write(tmp_path / "ok.jsonl", good * 5))) == 5
+    with pytest.raises(InputError, match=message) as error:
+        read_predictions(write(tmp_path / "bad.jsonl", good * 4 + "\n" + line + "\n"))
+    assert error.value.line == (None if message == "too large" else 6)
+
+
+def test_jsonl_confidences(tmp_path):
+    text = '{"confidence": 0.9, "correct": true, "id": 7}\n{"confidence": 0.4, "correct": 0, "id": 8}\n'
+    p = read_predictions(write(tmp_path / "x.jsonl", text))
+    assert (p.correct.tolist(), p.ids.tolist()) == ([True, False], ["7", "8"])
+    with pytest.raises(InputError, match="line 1: confidence True is not a number"):
+        read_predictions(write(tmp_path / "bad.jsonl", text.replace("0.9", "true")))
+
+
 def test_jsonl_classes_may_stand_in_any_order(tmp_path):
     text = '{"label": "b", "probs": {"a": 0.3, "b": 0.7}}\n{"label": "a", "probs": {"b": 0.4, "a": 0.6}}\n'
     p = read_predictions(write(tmp_path / "x.jsonl", text))

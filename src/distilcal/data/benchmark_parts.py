@@ -98,13 +98,13 @@ def _hashes(contents: Iterable[bytes]) -> NDArray[np.str_]:
 
 def find_file(folder: Path, pattern: str) -> Path:
     """Return the one file of a folder that matches a pattern; none or several are an InputError."""
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        what = ", ".join(f.name for f in found) or "none"
+    matches = sorted(folder.glob(pattern))
+    if len(matches) != 1:
+        what = ", ".join(match.name for match in matches) or "none"
         raise InputError(
             f"one file {pattern} is needed, and there is {what}", source=str(folder), remedy="see docs/benchmarks.md"
         )
-    return found[0]
+    return matches[0]
 
 
 def find_table(folder: Path, pattern: str, header: Sequence[str] | None = None) -> Table:

@@ -307,7 +307,7 @@ def _epitome(mechanism: str) -> Benchmark:
         hub="", folder="epitome", licence="none stated for the data; academic research use only",
         paper="Sharma et al. 2020", ood=("news_empathy",), sensitive=True,
         note="Levels weak and strong are 'some'. No official split: divided 75:5:20 by seeker's post, alike for the three "
-        "mechanisms. 60 pairs stand more than once. Sensitive content (mental health, self-harm): do not print rows.",
+        "mechanisms. 60 pairs occur more than once. Sensitive content (mental health, self-harm): do not print rows.",
         reader=partial(read_epitome, mechanism=mechanism),
     )  # fmt: skip
 
@@ -346,7 +346,7 @@ _ENTRIES = (
         hub="google-research-datasets/go_emotions/simplified", folder="goemotions", licence="CC BY 4.0",
         paper="Demszky et al. 2020", ood=("meld",),
         note="28 emotions mapped to 7 classes; where several classes remain, one is drawn by a hash of the comment's id. "
-        "49 dev and 42 test texts stand in train too. Texts hold placeholders such as [NAME].",
+        "49 dev and 42 test texts are in train too. Texts hold placeholders such as [NAME].",
         reader=read_goemotions,
     ),
     Benchmark(
@@ -531,7 +531,7 @@ _ENTRIES = (
         hub="uoft-cs/cifar10", folder="cifar10", licence=RESEARCH, paper="Krizhevsky 2009",
         ood=("cifar10_c", "cinic10_imagenet"),
         note="Train is divided 90:10 into train and dev. The folder may hold the first images of train only; with hub=True all "
-        "50,000 are read. The test stands in official order.",
+        "50,000 are read. The test is in official order.",
         reader=partial(read_cifar, classes=CIFAR10), on_hub=OnHub(NO_DEV, CIFAR10),
     ),
     Benchmark(

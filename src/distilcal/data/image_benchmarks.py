@@ -78,9 +78,9 @@ def read_tiny_imagenet(folder: Path) -> SplitsByName:
 
 def read_cinic10(folder: Path, *, only_imagenet: bool = False) -> SplitsByName:
     """Read folders train, valid and test of pictures by class; ``only_imagenet``: the test without what came from CIFAR-10."""
-    wanted = {"test": "test"} if only_imagenet else {"train": "train", "dev": "valid", "test": "test"}
+    folders = {"test": "test"} if only_imagenet else {"train": "train", "dev": "valid", "test": "test"}
     splits: SplitsByName = {}
-    for split, name in wanted.items():
+    for split, name in folders.items():
         if not (folder / name).is_dir():
             raise InputError(f"there is no folder {name!r}", source=str(folder), remedy="see docs/benchmarks.md")
         data = read_dataset(folder / name, classes=CIFAR10)

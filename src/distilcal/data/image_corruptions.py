@@ -216,9 +216,9 @@ def saturate(x: Floats, severity: int, draws: Draws) -> Floats:
     below = value - x  # for one hue in proportion to value × saturation
     most: Floats = below.max(axis=3, keepdims=True)
     saturation = most / np.where(value > 0, value, 1)
-    wanted = np.clip(saturation * times + plus, 0, 1)
+    adjusted = np.clip(saturation * times + plus, 0, 1)
     red = np.array([0, 1, 1], dtype=np.float32)
-    return value - wanted * value * np.where(most > 0, below / np.where(most > 0, most, 1), red)
+    return value - adjusted * value * np.where(most > 0, below / np.where(most > 0, most, 1), red)
 
 
 def elastic_transform(x: Floats, severity: int, draws: Draws) -> Floats:
@@ -255,14 +255,14 @@ def pixelate(x: Floats, severity: int, draws: Draws) -> Floats:
 
 def jpeg_compression(x: Floats, severity: int, draws: Draws) -> Floats:
     """Saved as JPEG of low quality."""
-    image = import_pillow()
+    pillow = import_pillow()
     quality = (80, 65, 58, 50, 40)[severity - 1]
-    made = np.empty_like(x)
+    decoded = np.empty_like(x)
     for row, pixels in enumerate(np.rint(x * 255).astype(np.uint8)):
         file = io.BytesIO()
-        image.fromarray(pixels).save(file, "JPEG", quality=quality)
-        made[row] = np.asarray(image.open(file), dtype=np.float32) / 255
-    return made
+        pillow.fromarray(pixels).save(file, "JPEG", quality=quality)
+        decoded[row] = np.asarray(pillow.open(file), dtype=np.float32) / 255
+    return decoded
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------------

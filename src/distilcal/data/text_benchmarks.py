@@ -160,5 +160,5 @@ def body_of(message: str) -> str:
 
 
 def _subject(message: str) -> str:
-    found = SUBJECT.search(message.partition("\n\n")[0])
-    return found.group(1).strip() if found else ""
+    match = SUBJECT.search(message.partition("\n\n")[0])
+    return match.group(1).strip() if match else ""

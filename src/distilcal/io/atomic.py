@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import lzma
 import os
@@ -244,7 +245,7 @@ def _npz_errors(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except OSError as error:
-        if error.errno is not None:  # the disk's fault, not the file's
+        if error.errno not in (None, errno.EINVAL):  # the disk's fault; EINVAL comes of an offset that cannot be
             raise
         raise _damaged(path) from None
     except _DAMAGE as error:

@@ -1,0 +1,91 @@
+"""Files that are complete or absent, and archives of arrays."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from distilcal.errors import InputError, MissingDependencyError
+from distilcal.io.atomic import atomic_write, check_output, open_npz, read_json, write_json
+
+
+def test_arrays_of_an_archive_are_read_by_name(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=[0, 1], ids=["x", "y"])
+    with open_npz(tmp_path / "a.npz") as arrays:
+        assert sorted(arrays) == ["ids", "labels"]
+        assert len(arrays) == 2
+        assert arrays["labels"].tolist() == [0, 1]
+        assert arrays.get("groups") is None
+        assert "ids" in arrays
+        with pytest.raises(InputError, match=r"a\.npz: there is no array 'groups'; it has ids, labels"):
+            arrays["groups"]
+
+
+def test_an_error_in_the_block_is_not_taken_for_damage(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=[0, 1])
+    for error in (KeyError, ValueError, RuntimeError, TypeError):
+        with pytest.raises(error, match="ours"), open_npz(tmp_path / "a.npz"):
+            raise error("ours")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_damaged_archives_are_one_clear_error(tmp_path, compressed):
+    path = tmp_path / "a.npz"
+    (np.savez_compressed if compressed else np.savez)(path, logits=np.random.default_rng(0).normal(size=(9, 3)), ids=["é"] * 9)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        data = bytearray(whole)
+        data[rng.integers(0, len(data))] = rng.integers(0, 256)
+        path.write_bytes(bytes(data))
+        try:
+            with open_npz(path) as arrays:
+                for name in arrays:
+                    arrays[name]
+        except InputError:
+            pass  # anything else fails the test
+
+
+def test_json_is_written_whole_and_damage_is_named(tmp_path):
+    write_json(tmp_path / "a.json", {"é": [1, None]})
+    assert read_json(tmp_path / "a.json") == {"é": [1, None]}
+    with pytest.raises(ValueError, match="Out of range"):
+        write_json(tmp_path / "a.json", float("nan"))
+    assert read_json(tmp_path / "a.json") == {"é": [1, None]}
+    (tmp_path / "a.json").write_text("{")
+    for name in ("a.json", "missing.json"):
+        with pytest.raises(InputError, match=f"{name}.*missing or damaged"):
+            read_json(tmp_path / name)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and modes of Unix")
+def test_a_link_is_followed_and_the_mode_is_the_user_s(tmp_path):
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    with atomic_write(tmp_path / "link.txt") as file:
+        file.write(b"new")
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "real.txt").read_text() == "new"
+    mask = os.umask(0o022)
+    os.umask(mask)
+    assert (tmp_path / "real.txt").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_where_no_file_can_be_written(tmp_path):
+    with pytest.raises(InputError, match="a folder or a device"):
+        check_output(tmp_path)
+    with pytest.raises(InputError, match="does not exist; create it first"):
+        check_output(tmp_path / "nowhere" / "a.json")
+
+
+@pytest.mark.parametrize(("package", "extra"), [("datasets", "hub"), ("PIL", "train")])
+def test_a_source_names_the_package_that_it_needs(tmp_path, monkeypatch, package, extra):
+    from distilcal.data import read_dataset
+
+    monkeypatch.setitem(sys.modules, package, None)
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.png").write_bytes(b"")
+    source = "hub:owner/name@train" if package == "datasets" else tmp_path
+    with pytest.raises(MissingDependencyError, match=f"distilcal\\[{extra}\\]"):
+        read_dataset(source)
