@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import make
-from test_maps import dynamics
+from recorded import dynamics
 
 from distilcal.calibrate import fit_temperature
 from distilcal.cli.main import main
