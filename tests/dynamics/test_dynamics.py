@@ -92,7 +92,7 @@ def test_single_precision_does_not_lose_a_small_variability():
 def test_pieces_order_and_waiting_rows_do_not_matter(monkeypatch):
     epochs, labels = random_epochs()
     whole = recorded(epochs, labels, 4, batch=37).dynamics()
-    monkeypatch.setattr("distilcal.dynamics.recorder.WAITING", 5)
+    monkeypatch.setattr("distilcal.dynamics.recorder.PENDING_ROWS", 5)
     parts = recorded(epochs, labels, 4, batch=3).dynamics()
     for name in ("confidence", "variability", "aum", "forgotten", "logits"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))

@@ -15,10 +15,33 @@ Rows = NDArray[np.int64]
 
 
 def regions(dynamics: Dynamics, fraction: float = 0.33, *, disjoint: bool = False) -> dict[str, Rows]:
-    """Rows of the easy (highest confidence), ambiguous (highest variability) and hard (lowest confidence) examples.
+    """Return the rows of the easy, ambiguous and hard examples of a data map.
 
-    Each holds ``floor(fraction · N)`` rows, first the most typical; equal ones stand in the order of their ids, so that the
-    order of the data does not matter. They may overlap; ``disjoint`` takes the ambiguous first and the others from the rest.
+    Easy are those of highest confidence, ambiguous of highest variability, hard of lowest confidence; Swayamdipta et al. 2020.
+    Equal ones stand in the order of their ids, so that the order of the data does not matter.
+
+    Parameters
+    ----------
+    dynamics : Dynamics
+        The recorded table.
+    fraction : float, default 0.33
+        Each region holds ``floor(fraction · N)`` rows, the most typical first.
+    disjoint : bool, default False
+        Whether the ambiguous ones are chosen first and the others from the rest; otherwise regions may overlap.
+
+    Returns
+    -------
+    dict of str to array of int
+
+    Examples
+    --------
+    >>> from distilcal.dynamics import Recorder
+    >>> recorder = Recorder(["a", "b"], [0, 1], ["no", "yes"])
+    >>> recorder.record([0, 1], np.array([[2.0, 0.0], [1.0, 0.0]]))
+    >>> recorder.end_epoch()
+    >>> dynamics = recorder.dynamics()
+    >>> regions(dynamics, 0.5)["hard"].tolist()
+    [1]
     """
     if not 0 < fraction <= 1:
         raise InputError(f"fraction {fraction} is not in (0, 1]")
@@ -36,15 +59,47 @@ def regions(dynamics: Dynamics, fraction: float = 0.33, *, disjoint: bool = Fals
 
 
 def aum_halves(dynamics: Dynamics) -> NDArray[np.bool_]:
-    """True for the half with the high AUM: those at the median and above (P001)."""
+    """Return True for the examples in the half of high AUM: those at the median and above (P001).
+
+    Examples
+    --------
+    >>> from distilcal.dynamics import Recorder
+    >>> recorder = Recorder(["a", "b"], [0, 1], ["no", "yes"])
+    >>> recorder.record([0, 1], np.array([[2.0, 0.0], [1.0, 0.0]]))
+    >>> recorder.end_epoch()
+    >>> dynamics = recorder.dynamics()
+    >>> aum_halves(dynamics).tolist()
+    [True, False]
+    """
     high: NDArray[np.bool_] = dynamics.aum >= np.median(dynamics.aum)
     return high
 
 
 def likely_mislabelled(dynamics: Dynamics, most: int | None = None) -> Rows:
-    """Rows whose label lost to another class on average (AUM below 0), the most doubtful first; Pleiss et al. 2020.
+    """Return the rows whose label lost to another class on average (AUM below 0), the most doubtful first.
 
-    They are candidates to read, not errors: hard examples stand there too.
+    They are candidates to read, not errors: hard examples stand there too. Pleiss et al. 2020.
+
+    Parameters
+    ----------
+    dynamics : Dynamics
+        The recorded table.
+    most : int, optional
+        At most so many rows.
+
+    Returns
+    -------
+    array of int
+
+    Examples
+    --------
+    >>> from distilcal.dynamics import Recorder
+    >>> recorder = Recorder(["a", "b"], [0, 1], ["no", "yes"])
+    >>> recorder.record([0, 1], np.array([[2.0, 0.0], [1.0, 0.0]]))
+    >>> recorder.end_epoch()
+    >>> dynamics = recorder.dynamics()
+    >>> likely_mislabelled(dynamics).tolist()
+    [1]
     """
     order = np.lexsort((dynamics.ids, dynamics.aum))
     below = order[dynamics.aum[order] < 0]
@@ -52,9 +107,25 @@ def likely_mislabelled(dynamics: Dynamics, most: int | None = None) -> Rows:
 
 
 def saliency(logits: NDArray[Any], labels: Rows) -> NDArray[Any]:
-    """``|softmax(z) − y|`` (N, K): the size of the gradient of cross-entropy at the logits.
+    """Return ``|softmax(z) − y|`` (N, K): the size of the gradient of cross-entropy at the logits.
 
     The label's entry is the sum of the others, which is exact where 1 − p would be rounded away.
+
+    Parameters
+    ----------
+    logits : array of float, shape (N, K)
+        Scores before the softmax.
+    labels : array of int, shape (N,)
+        Class indices.
+
+    Returns
+    -------
+    array of float, shape (N, K)
+
+    Examples
+    --------
+    >>> saliency(np.array([[0.0, 0.0]]), np.array([1])).tolist()
+    [[0.5, 0.5]]
     """
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     found: NDArray[Any] = shifted / shifted.sum(axis=1, keepdims=True)

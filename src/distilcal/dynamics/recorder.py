@@ -26,15 +26,40 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from distilcal.dynamics.table import Dynamics
 from distilcal.errors import InputError
 
-WAITING = 8192  # rows that wait to be added up: one large sum costs less than many small ones
+PENDING_ROWS = 8192  # rows that wait to be added up: one large sum costs less than many small ones
 
 
 class Recorder:
-    """Statistics by example; ``folder`` keeps them in memory-mapped files, for sets too large for memory.
+    """Records statistics of every training example while a model trains, in any loop.
 
-    ``width`` is that of the saliency of features, where it is recorded too. ``own_rows=False`` says that under
-    torch.distributed every process records all rows, so that nothing need be brought together. ``once`` counts an example
-    once an epoch, however often it comes; where rows are brought together that is always so, since samplers repeat some.
+    Parameters
+    ----------
+    ids : array of str, shape (N,)
+        Ids of the training examples, each once.
+    labels : array of int, shape (N,)
+        Class indices.
+    classes : sequence of str
+        Class names.
+    width : int, default 0
+        Width of the saliency of features, where it is recorded too.
+    dtype : dtype, default float32
+        Precision of the statistics.
+    folder : Path, optional
+        Keeps the statistics in memory-mapped files there, for sets too large for memory.
+    own_rows : bool, default True
+        Whether under torch.distributed each process records its own rows, which are then gathered; False: each records
+        all rows.
+    once : bool, default False
+        Whether an example counts once an epoch, however often it comes; where rows are gathered that is always so, since
+        samplers repeat some.
+
+    Examples
+    --------
+    >>> recorder = Recorder(["a", "b"], [0, 1], ["no", "yes"])
+    >>> recorder.record([0, 1], np.array([[2.0, 0.0], [1.0, 0.0]]))
+    >>> recorder.end_epoch()
+    >>> recorder.dynamics().correctness.tolist()
+    [1, 0]
     """
 
     def __init__(
@@ -73,48 +98,58 @@ class Recorder:
         if width:
             kinds["feature_saliency"] = ((count, width), np.float32)
         self.arrays = {name: _zeros(folder, name, shape, kind) for name, (shape, kind) in kinds.items()}
-        self._waiting: list[tuple[Any, ...]] = []
-        self._rows_waiting = 0
+        self._pending: list[tuple[Any, ...]] = []
+        self._pending_rows = 0
         self._order: NDArray[np.int64] | None = None
 
     def rows(self, ids: ArrayLike) -> NDArray[np.int64]:
-        """Positions of examples by id."""
-        wanted = np.asarray(ids).astype(str)
+        """Return the positions of examples by id; an unknown id is an error that names it."""
+        requested = np.asarray(ids).astype(str)
         if self._order is None:
             self._order = np.argsort(self.ids, kind="stable")
-        found: NDArray[np.int64] = self._order[np.searchsorted(self.ids[self._order], wanted).clip(max=len(self.ids) - 1)]
-        unknown = self.ids[found] != wanted
+        found: NDArray[np.int64] = self._order[np.searchsorted(self.ids[self._order], requested).clip(max=len(self.ids) - 1)]
+        unknown = self.ids[found] != requested
         if unknown.any():
-            raise InputError(f"there is no example with id {str(wanted[unknown.argmax()])!r}", remedy="record training data")
+            raise InputError(f"there is no example with id {str(requested[unknown.argmax()])!r}", remedy="record training data")
         return found
 
     def record(self, rows: Any, logits: Any, saliency: Any = None) -> None:
-        """Note what the model says about the examples at ``rows`` now: tensors of any device, or arrays."""
+        """Record the model's logits on some examples.
+
+        Parameters
+        ----------
+        rows : array or Tensor of int, shape (n,)
+            Positions of the examples in ``ids``.
+        logits : array or Tensor, shape (n, K)
+            The model's logits in train mode, before the step; tensors may be on any device.
+        saliency : array or Tensor, shape (n, width), optional
+            Saliency of features, if ``width`` was given.
+        """
         given = tuple(v.detach() if hasattr(v, "detach") else v for v in (rows, logits, saliency))
-        self._waiting.append(given)
-        self._rows_waiting += len(given[0])
+        self._pending.append(given)
+        self._pending_rows += len(given[0])
         # In a group of processes all rows wait for the end of the epoch, when they are brought together.
-        if self._rows_waiting >= WAITING and not self._together:
-            self._add_waiting()
+        if self._pending_rows >= PENDING_ROWS and not self._together:
+            self._add_pending()
 
     def end_epoch(self) -> None:
-        """Add up what waits; under torch.distributed with what the other processes recorded, a repeated example once."""
-        self._add_waiting()
+        """End an epoch; under torch.distributed the rows of all processes are gathered, a repeated example once."""
+        self._add_pending()
         self.arrays["seen"][...] = 0
 
     @property
     def _together(self) -> bool:
         return self.own_rows and _processes() > 1
 
-    def _add_waiting(self) -> None:
+    def _add_pending(self) -> None:
         together = self._together
-        if not self._waiting and not together:
+        if not self._pending and not together:
             return
         found: tuple[NDArray[Any] | None, ...] = (None, None, None)
-        if self._waiting:
-            columns = zip(*self._waiting, strict=True)
+        if self._pending:
+            columns = zip(*self._pending, strict=True)
             found = tuple(None if c[0] is None else np.concatenate([_array(v) for v in c]) for c in columns)
-        self._waiting, self._rows_waiting = [], 0
+        self._pending, self._pending_rows = [], 0
         if together:
             found = _from_all(found)
         rows, logits, saliency = found
@@ -164,12 +199,12 @@ class Recorder:
             a["feature_saliency"][rows] = saliency
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All arrays, to be saved at any time and given to ``restore``; under torch.distributed all processes ask together."""
-        self._add_waiting()
+        """Return all arrays, to be saved and passed to `restore`; under torch.distributed all processes call it together."""
+        self._add_pending()
         return dict(self.arrays)
 
     def restore(self, state: Mapping[str, ArrayLike]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state, from which recording continues."""
         for name, array in self.arrays.items():
             given = np.asarray(state[name])
             if given.shape != array.shape:
@@ -177,8 +212,8 @@ class Recorder:
             array[...] = given
 
     def dynamics(self) -> Dynamics:
-        """The table so far."""
-        self._add_waiting()
+        """Return the table of what was recorded so far."""
+        self._add_pending()
         a = self.arrays
         seen = np.maximum(a["epochs"], 1)
         unseen = a["epochs"] == 0

@@ -19,7 +19,18 @@ NEVER_LEARNED = 1000  # what the cartography tool calls the forgetfulness of an 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """What the model said about each example over the epochs, from the training pass (train mode, before the step)."""
+    """Statistics of a model's predictions on each training example over the epochs, from the training pass.
+
+    Examples
+    --------
+    >>> from distilcal.dynamics import Recorder
+    >>> recorder = Recorder(["a", "b"], [0, 1], ["no", "yes"])
+    >>> recorder.record([0, 1], np.array([[2.0, 0.0], [1.0, 0.0]]))
+    >>> recorder.end_epoch()
+    >>> dynamics = recorder.dynamics()
+    >>> dynamics.confidence.round(3).tolist(), dynamics.aum.tolist()
+    ([0.8809999823570251, 0.26899999380111694], [2.0, -1.0])
+    """
 
     ids: NDArray[np.str_]  # (N,)
     labels: NDArray[np.int64]  # (N,)
@@ -38,7 +49,7 @@ class Dynamics:
 
     @property
     def forgetting(self) -> NDArray[np.int32]:
-        """Times from right to wrong; 1000 for an example that was never right."""
+        """Number of times an example went from right to wrong; 1000 if it was never right."""
         return np.where(self.correctness == 0, NEVER_LEARNED, self.forgotten).astype(np.int32)
 
     @property
@@ -48,12 +59,33 @@ class Dynamics:
 
     @property
     def variability_ci(self) -> Floats:
-        """√(v + v²/(E − 1)), v the variance: widened for few epochs."""
+        """√(v + v²/(E − 1)), v the variance: variability, widened for few epochs."""
         variance = self.variability**2
         return np.sqrt(variance + variance**2 / np.maximum(self.epochs - 1, 1))
 
     def for_examples(self, ids: NDArray[np.str_], labels: NDArray[np.int64], classes: tuple[str, ...], name: str) -> Dynamics:
-        """The rows of the given examples, matched by id; a map of other data is refused."""
+        """Return the rows of the given examples, matched by id.
+
+        Parameters
+        ----------
+        ids : array of str, shape (N,)
+            Ids of the examples.
+        labels : array of int, shape (N,)
+            Their class indices; a map that has another label for one of them is refused.
+        classes : tuple of str
+            Class names, in the order that the result is to have.
+        name : str
+            Name of the map, for error messages.
+
+        Returns
+        -------
+        Dynamics
+
+        Raises
+        ------
+        InputError
+            If the map lacks an example, has another label for it, or recorded less than one epoch.
+        """
         order = np.argsort(self.ids, kind="stable")
         place = np.searchsorted(self.ids[order], ids).clip(max=len(self) - 1)
         rows = order[place]
@@ -90,7 +122,7 @@ class Dynamics:
         return Dynamics(**per_row, classes=classes, feature_saliency=None if wide is None else wide[rows])
 
     def save(self, folder: str | Path) -> None:
-        """Write the table into a new folder, one ``.npy`` a column, sealed with checksums."""
+        """Save the table in a new folder, one ``.npy`` file per column, with checksums."""
         folder = Path(folder)
         if folder.exists():
             raise InputError("this exists already", source=str(folder), remedy="give a new folder")
@@ -106,7 +138,22 @@ NOT_BY_ROW = ("classes", "feature_saliency")
 
 
 def load_dynamics(folder: str | Path) -> Dynamics:
-    """The table that ``Dynamics.save`` wrote, memory-mapped, or that of a run's stage (RUN/STAGE); damage is refused."""
+    """Load the table that `Dynamics.save` wrote, memory-mapped.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Its folder, or that of a run's stage (RUN/STAGE).
+
+    Returns
+    -------
+    Dynamics
+
+    Raises
+    ------
+    InputError
+        If there is no table in the folder, or if it is damaged.
+    """
     folder = Path(folder)
     if not (folder / "confidence.npy").exists() and (folder / "dynamics" / MANIFEST).exists():
         folder = folder / "dynamics"  # of a run's stage

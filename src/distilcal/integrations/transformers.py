@@ -37,12 +37,27 @@ LABELS = ("labels", "label", "label_ids")  # what Trainer calls them
 
 
 class DynamicsCallback(TrainerCallback):
-    """Records the logits of every training forward by example, once an epoch.
+    """Records training dynamics from Hugging Face's Trainer: the logits of every training forward, by example, once an epoch.
 
-    ``labels`` (class indices in the order of ``train_dataset``) are read from it if it is a ``datasets.Dataset`` or a list of
-    dicts, and must be given otherwise. ``ids`` are 0, 1, … if not given. ``classes`` are named by the data or else by the
-    model's ``id2label``. The state is kept in ``dynamics/`` of each checkpoint, and a resumed training goes on from it: from
-    ``output_dir``, from another place if ``resume_from_checkpoint`` says so, or not at all if it is False.
+    The state is saved in ``dynamics/`` of each checkpoint, and a resumed training continues from it.
+
+    Parameters
+    ----------
+    labels : array of int, optional
+        Class indices in the order of ``train_dataset``. They are read from it if it is a ``datasets.Dataset`` or a list of
+        dicts, and must be given otherwise.
+    ids : array of str, optional
+        Ids of the examples; 0, 1, … by default.
+    classes : sequence of str, optional
+        Class names; by default those of the data, or else of the model's ``id2label``.
+    resume_from_checkpoint : str, Path or bool, optional
+        Where a resumed training reads its state: ``output_dir`` by default, another folder if given, False: nowhere.
+
+    Examples
+    --------
+    >>> recording = DynamicsCallback(classes=["no", "yes"])
+    >>> recording.recorder is None
+    True
     """
 
     def __init__(
@@ -59,24 +74,24 @@ class DynamicsCallback(TrainerCallback):
         self._attached = ExitStack()
         self._places: Tensor | None = None
         self._arrived = False
-        self._leads = True
+        self._is_main_process = True
 
     # ---- what came out ---------------------------------------------------------------------------------------------
 
     def dynamics(self) -> Dynamics:
-        """The table of all that was recorded; while several processes train, all of them ask together."""
+        """Return the table of all that was recorded; while several processes train, all of them call it together."""
         if self.recorder is None:
             raise InputError("no training was recorded yet", remedy="call trainer.train() first")
         return self.recorder.dynamics()
 
     def save(self, folder: str | Path) -> None:
-        """Write the table into a new folder; of several processes the first one does."""
+        """Save the table in a new folder; of several processes the main one does."""
         table = self.dynamics()
-        if self._leads:
+        if self._is_main_process:
             table.save(folder)
 
     def close(self) -> None:
-        """Leave model and data loader as they were: done when training ends, and for you to call if it is broken off."""
+        """Restore model and data loader: done when training ends, and for you to call if it is interrupted."""
         self._attached.close()
 
     # ---- what Trainer calls ----------------------------------------------------------------------------------------
@@ -84,6 +99,7 @@ class DynamicsCallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
     ) -> None:
+        """Attach to the model and the data loader of a training that begins."""
         self.close()
         if args.n_gpu > 1:
             raise InputError(
@@ -99,23 +115,27 @@ class DynamicsCallback(TrainerCallback):
         def make(width: int) -> Recorder:
             return Recorder(ids, labels, _classes(width, self.classes, dataset, model), once=True)
 
-        self._make, self._leads, self._arrived, self._places = make, bool(state.is_world_process_zero), False, None
+        self._make, self._is_main_process, self._arrived, self._places = make, bool(state.is_world_process_zero), False, None
         self.recorder = None
         if state.global_step and self.resume_from_checkpoint is not False:
             self._restore(args, state)
         self._attach(model, loader, labels)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Check that something was recorded in this step."""
         self._check_arrived()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Check that something was recorded in this part of a step."""
         self._check_arrived()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the epoch of the recorder."""
         if self.recorder is not None:
             self.recorder.end_epoch()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Save the state of the recorder beside a checkpoint."""
         if self.recorder is None:
             return
         arrays = self.recorder.state()  # all processes take part
@@ -127,6 +147,7 @@ class DynamicsCallback(TrainerCallback):
                     np.save(aside / f"{name}.npy", array)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Detach from the model and the data loader."""
         self.close()
         if self.recorder is not None:
             self.recorder.own_rows = False  # all is brought together: from here on a process may ask alone

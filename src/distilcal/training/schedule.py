@@ -18,7 +18,13 @@ JITTER = 0.1  # lengths are taken as up to so much longer, so that equal ones do
 
 
 def epoch_seed(seed: int, epoch: int, use: int) -> int:
-    """A seed for one use (order, augmentation, dropout) in one epoch."""
+    """Return a seed for one use of random numbers (order, augmentation, dropout) in one epoch.
+
+    Examples
+    --------
+    >>> epoch_seed(0, 1, 0) == epoch_seed(0, 1, 0) != epoch_seed(0, 2, 0)
+    True
+    """
     return int(np.random.SeedSequence([seed, epoch, use]).generate_state(1)[0])
 
 
@@ -31,9 +37,29 @@ def epoch_batches(
     epoch: int,
     groups: NDArray[np.integer[Any]] | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Every row once, in batches; examples of like length share a batch where lengths are given.
+    """Return the rows of each batch of an epoch: every row once.
 
-    Where ``groups`` (N,) are given, every batch holds each of them in its share.
+    Parameters
+    ----------
+    count : int
+        Number of training examples.
+    lengths : array of int, shape (N,), or None
+        Tokens of each example: examples of like length share a batch, which saves padding. None: all are of one size.
+    batch : int
+        Examples per batch; the last one may be smaller.
+    seed, epoch : int
+        Decide the order.
+    groups : array of int, shape (N,), optional
+        Every batch holds each group in its share.
+
+    Returns
+    -------
+    list of arrays of int
+
+    Examples
+    --------
+    >>> [len(rows) for rows in epoch_batches(10, None, 4, seed=0, epoch=0)]
+    [4, 4, 2]
     """
     rng = np.random.default_rng(epoch_seed(seed, epoch, 0))
     order = rng.permutation(count)
@@ -60,7 +86,28 @@ def _shares_passed(pool: NDArray[np.int64], group: NDArray[np.integer[Any]]) -> 
 
 
 def rate_factor(settings: TrainSettings, step: int, steps: int, per_epoch: int) -> float:
-    """What the learning rate is multiplied by in a step, counting from 0."""
+    """Return the factor of the learning rate in a step: warm-up, then the schedule.
+
+    Parameters
+    ----------
+    settings : TrainSettings
+        ``warmup`` (fraction of all steps), ``schedule``, and for steps ``milestones`` (epochs) and ``gamma``.
+    step : int
+        The step, from 0.
+    steps : int
+        Steps of the whole training.
+    per_epoch : int
+        Steps of an epoch.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> rate_factor(TrainSettings(schedule="linear"), 5, 10, 5)
+    0.5
+    """
     warm = round(settings.warmup * steps)
     if step < warm:
         return (step + 1) / warm
@@ -73,7 +120,21 @@ def rate_factor(settings: TrainSettings, step: int, steps: int, per_epoch: int) 
 
 
 def build_optimizer(network: nn.Module, others: Iterable[nn.Parameter], settings: TrainSettings) -> torch.optim.Optimizer:
-    """AdamW, whose decay spares biases and norms, or SGD; ``others`` are parameters of losses."""
+    """Build the optimiser: AdamW, whose weight decay spares biases and norms, or SGD.
+
+    Parameters
+    ----------
+    network : nn.Module
+        The network to train.
+    others : iterable of nn.Parameter
+        Parameters of losses.
+    settings : TrainSettings
+        ``optimizer``, ``lr``, ``weight_decay``, ``momentum``, ``nesterov``.
+
+    Returns
+    -------
+    torch.optim.Optimizer
+    """
     given = [p for p in (*network.parameters(), *others) if p.requires_grad]
     if settings.optimizer == "sgd":
         nesterov = settings.nesterov and settings.momentum > 0
