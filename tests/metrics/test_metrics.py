@@ -354,8 +354,8 @@ def test_human_votes():
 @pytest.mark.parametrize(
     ("probs", "labels", "said"),
     [
-        ([[0.5, 0.5]], [0, 1], "do not fit"),
-        ([[1.0]], [0], "do not fit"),
+        ([[0.5, 0.5]], [0, 1], "do not match"),
+        ([[1.0]], [0], "do not match"),
         ([[2.0, -1.0]], [0], "outside"),
         ([[np.nan, 1.0]], [0], "outside"),
         ([[0.5, 0.2]], [0], "sum to 0.7"),
