@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tiny import BAD, GOOD, REST, save_model, write_csv
 
 from distilcal.cli.main import main
-from distilcal.config.loading import load_recipe, only_stages
+from distilcal.config.loading import load_recipe
 from distilcal.data import read_dataset
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions, saliency
 from distilcal.models import load_classifier
@@ -326,16 +326,6 @@ def test_a_large_record_is_kept_in_files_and_is_the_same(place, tmp_path, monkey
     assert isinstance(tables[1].feature_saliency, np.memmap)  # and read from files
     for column in ("confidence", "variability", "aum", "logits", "feature_saliency", "ids"):
         np.testing.assert_array_equal(getattr(tables[0], column), getattr(tables[1], column))
-
-
-def test_some_stages_and_those_they_need():
-    path = files("distilcal").joinpath("config", "recipes", "informed_mixup.toml")
-    recipe = load_recipe(path)
-    assert list(only_stages(recipe, ["student"]).stages) == ["map", "teacher", "student"]
-    assert list(only_stages(recipe, ["mixup", "map"]).stages) == ["map", "mixup"]
-    done = CliRunner().invoke(main, ["run", str(path), "--only", "studnt"])
-    assert done.exit_code == 2
-    assert "there is no stage 'studnt'; did you mean student" in done.stderr
 
 
 def test_a_stage_is_named_by_its_map_and_its_views(place, tmp_path):
