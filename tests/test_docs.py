@@ -105,7 +105,7 @@ def test_members_of_the_reference_exist(page, module, members):
 
 
 def test_documented_json_keys_are_those_that_are_written():
-    from conftest import make
+    from samples import make
 
     from distilcal.evaluation import evaluate_model
     from distilcal.report.evaluations.as_json import to_json

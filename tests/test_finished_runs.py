@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from conftest import make
+from samples import make
 
 from distilcal import InputError
 from distilcal.evaluation import compare_models, evaluate_splits

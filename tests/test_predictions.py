@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import make
+from samples import make
 
 from distilcal import InputError, Predictions, ensemble, join
 

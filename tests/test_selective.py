@@ -4,7 +4,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-from conftest import make, make_tied
+from samples import make, make_tied
 from scipy import stats
 
 from distilcal import InputError, Predictions

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from conftest import make, make_tied
 from golden_cases import cases
+from samples import make, make_tied
 
 from distilcal import InputError, Predictions
 from distilcal.calibrate import (

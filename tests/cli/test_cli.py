@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import make
+from samples import make
 
 from distilcal import Predictions
 from distilcal.calibrate import FITS, load_calibrator

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from conftest import make
+from samples import make
 
 from distilcal import InputError, Predictions
 from distilcal.io.atomic import atomic_write

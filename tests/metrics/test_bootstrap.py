@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import make, make_tied
+from samples import make, make_tied
 from scipy import stats
 
 from distilcal import InputError, Predictions, compare, evaluate

@@ -4,10 +4,10 @@ import inspect
 
 import numpy as np
 import pytest
-from conftest import make, make_tied
 from golden_cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import make, make_tied
 
 from distilcal import InputError, Predictions
 from distilcal.metrics import (

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import make
 from recorded import dynamics
+from samples import make
 
 from distilcal.calibrate import fit_temperature
 from distilcal.cli.main import main

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import make
+from samples import make
 
 from distilcal import Predictions
 from distilcal.evaluation import evaluate_model
