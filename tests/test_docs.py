@@ -87,6 +87,12 @@ def test_names_of_the_contributing_table_exist():
         assert re.search(rf"^(class {name}\b|{name}\b.*=)", source, flags=re.M), name
 
 
+def test_pages_that_the_package_names_exist():
+    for path in (ROOT / "src").rglob("*.py"):
+        for page in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
+            assert (ROOT / page).exists(), f"{path.name} names {page}"
+
+
 REFERENCED = [
     (page, *entry)
     for page in sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))

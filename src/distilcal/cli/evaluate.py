@@ -39,7 +39,7 @@ METHODS = ("temperature", "vector", "matrix", "dirichlet", "isotonic", "histogra
 @click.option("--logits", "unit", flag_value="logits", help="The class columns without prefix hold logits.")
 @click.option("--tolerance", type=click.FloatRange(0, 0.1), default=0.001, show_default=True,
               help="How far a row of probabilities may be from summing to 1.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/eval-json.md) and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/reference/eval-json.md) and nothing else.")
 @click.option("--html", type=FILE, help="Also write a self-contained report page.")
 @click.option("--figure", type=FILE, help="Also write the reliability diagram as a figure for papers, .svg, .pdf or .png.")
 @click.option("--save-calibrator", type=FILE, help="Also write the fitted calibrator (.json or .npz); needs --calib.")
@@ -59,7 +59,7 @@ def evaluate_command(
     """Can the confidence of these predictions be trusted, how sure are we, and what would fix it?
 
     TEST is a .npz, .csv, .tsv, .jsonl or .parquet with one row per example: a column 'label' (name or index) and one column
-    per class, prob_<class> or logit_<class>; or the columns 'confidence' and 'correct'. docs/files.md says more.
+    per class, prob_<class> or logit_<class>; or the columns 'confidence' and 'correct'. docs/reference/files.md says more.
     """
     source = click.get_current_context().get_parameter_source
     if calib is None and save_calibrator is not None:

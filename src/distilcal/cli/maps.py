@@ -42,7 +42,7 @@ def map_command(
     """Show which training examples are easy, ambiguous or hard for a model, and which labels to doubt.
 
     RUN is the folder of a run with a stage that was trained with record = true, the folder of such a stage, or one that
-    Dynamics.save wrote (docs/dynamics.md).
+    Dynamics.save wrote (docs/guides/maps.md).
     """
     found = find_map(run, stage)
     output = found.home / f"{found.stem}.csv" if output is None else output

@@ -1,4 +1,4 @@
-"""A ModelEvaluation as JSON values; docs/eval-json.md describes the keys, which are stable within ``SCHEMA``."""
+"""A ModelEvaluation as JSON values; docs/reference/eval-json.md describes the keys, which are stable within ``SCHEMA``."""
 
 from __future__ import annotations
 
