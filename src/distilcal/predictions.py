@@ -349,11 +349,9 @@ class Predictions:
         """
         if self.ids is None:
             raise InputError(f"{self.name!r} has no ids", remedy="add an id column")
-        order = np.argsort(self.ids)
-        rows: IntArray = order[np.searchsorted(self.ids, ids, sorter=order).clip(max=len(self) - 1)]
-        missing = self.ids[rows] != ids
-        if missing.any():
-            raise InputError(f"{self.name!r} has no row with id {str(ids[_first(missing)])!r}", remedy="check the id columns")
+        rows, missing = find_rows(self.ids, ids)
+        if len(missing):
+            raise InputError(f"{self.name!r} has no row with id {str(missing[0])!r}", remedy="check the id columns")
         return rows
 
     def split(self, fraction: float, *, seed: int, stratified: bool = True) -> tuple[Predictions, Predictions]:
@@ -436,6 +434,46 @@ class Predictions:
         """Return the same rows with other normalised log-probabilities (N, K), -inf where a class is impossible."""
         given_probs = np.exp(log_probs) if np.isneginf(log_probs).any() else None
         return replace(self, logits=log_probs, given_probs=given_probs)
+
+
+def find_rows(
+    ids: NDArray[np.str_], requested: NDArray[np.str_], *, order: IntArray | None = None
+) -> tuple[IntArray, NDArray[np.str_]]:
+    """Find rows by id.
+
+    Parameters
+    ----------
+    ids : array of str, shape (N,)
+        The ids of all rows, each once.
+    requested : array of str, shape (M,)
+        The ids to look up, in any order.
+    order : array of int, shape (N,), optional
+        ``np.argsort(ids)``, for callers that look up many times.
+
+    Returns
+    -------
+    rows : array of int, shape (M,)
+        The row of each requested id; meaningful only if none is missing.
+    missing : array of str
+        The requested ids that no row has, in the order of the request.
+
+    Examples
+    --------
+    >>> rows, missing = find_rows(np.array(["a", "b", "c"]), np.array(["c", "a"]))
+    >>> rows.tolist(), missing.tolist()
+    ([2, 0], [])
+    >>> find_rows(np.array(["a", "b"]), np.array(["a", "z"]))[1].tolist()
+    ['z']
+    """
+    if np.array_equal(ids, requested):
+        return np.arange(len(ids)), requested[:0]
+    if not len(ids):
+        return np.zeros(len(requested), dtype=np.int64), requested
+    if order is None:
+        order = np.argsort(ids, kind="stable")
+    positions = np.searchsorted(ids, requested, sorter=order)
+    rows: IntArray = order[positions.clip(max=len(ids) - 1)]
+    return rows, requested[ids[rows] != requested]
 
 
 def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from distilcal.dynamics.table import Dynamics
 from distilcal.errors import InputError
+from distilcal.predictions import find_rows
 
 PENDING_ROWS = 8192  # rows that wait to be added up: one large sum costs less than many small ones
 
@@ -107,11 +108,10 @@ class Recorder:
         requested = np.asarray(ids).astype(str)
         if self._order is None:
             self._order = np.argsort(self.ids, kind="stable")
-        found: NDArray[np.int64] = self._order[np.searchsorted(self.ids[self._order], requested).clip(max=len(self.ids) - 1)]
-        unknown = self.ids[found] != requested
-        if unknown.any():
-            raise InputError(f"there is no example with id {str(requested[unknown.argmax()])!r}", remedy="record training data")
-        return found
+        rows, missing = find_rows(self.ids, requested, order=self._order)
+        if len(missing):
+            raise InputError(f"there is no example with id {str(missing[0])!r}", remedy="record training data")
+        return rows
 
     def record(self, rows: Any, logits: Any, saliency: Any = None) -> None:
         """Record the model's logits on some examples.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json, write_json
 from distilcal.io.folders import MANIFEST, file_digest, sealed_folder
+from distilcal.predictions import find_rows
 
 Floats = NDArray[np.floating[Any]]
 NEVER_LEARNED = 1000  # what the cartography tool calls the forgetfulness of an example that was never right
@@ -86,14 +87,11 @@ class Dynamics:
         InputError
             If the map lacks an example, has another label for it, or recorded less than one epoch.
         """
-        order = np.argsort(self.ids, kind="stable")
-        place = np.searchsorted(self.ids[order], ids).clip(max=len(self) - 1)
-        rows = order[place]
-        missing = self.ids[rows] != ids
-        if missing.any():
+        rows, missing = find_rows(self.ids, ids)
+        if len(missing):
             raise InputError(
-                f"the map {name!r} is of other data: it lacks {int(missing.sum())} of {len(ids)} training examples, "
-                f"the first with id {str(ids[missing.argmax()])!r}",
+                f"the map {name!r} is of other data: it lacks {len(missing)} of {len(ids)} training examples, "
+                f"the first with id {str(missing[0])!r}",
                 remedy="record the map on the data that this stage trains on",
             )
         mine, theirs = np.array(classes)[labels], np.array(self.classes)[self.labels[rows]]

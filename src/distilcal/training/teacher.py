@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distilcal.data import Dataset
 from distilcal.errors import InputError
-from distilcal.predictions import Predictions
+from distilcal.predictions import Predictions, find_rows
 
 RowIndices = NDArray[np.int64]
 
@@ -96,15 +96,11 @@ def align_teacher(train: Dataset, predictions: Predictions | None, features: Fea
 
 def _rows_by_id(ids: NDArray[np.str_], train: Dataset, kind: str) -> RowIndices:
     """Where each training example stands among ``ids``."""
-    if np.array_equal(ids, train.ids):
-        return np.arange(len(ids))
-    order = np.argsort(ids, kind="stable")
-    rows: RowIndices = order[np.searchsorted(ids, train.ids, sorter=order).clip(max=len(ids) - 1)]
-    missing = ids[rows] != train.ids
-    if missing.any():
+    rows, missing = find_rows(ids, train.ids)
+    if len(missing):
         raise InputError(
-            f"the teacher's {kind} lack {int(missing.sum())} of the {len(train)} rows of {train.name!r}, "
-            f"the first with id {str(train.ids[missing.argmax()])!r}",
+            f"the teacher's {kind} lack {len(missing)} of the {len(train)} rows of {train.name!r}, "
+            f"the first with id {str(missing[0])!r}",
             remedy="run the teacher on all of them, or leave those rows out of the data",
         )
     return rows
