@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from distilcal.config.loading import load_recipe
 from distilcal.data import Columns, Dataset, read_dataset
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, check_output, read_json
+from distilcal.io.tables import write_csv
 from distilcal.models.classifier import load_classifier
 from distilcal.models.inputs import OnProgress
 from distilcal.pipeline.stage import move_to_device
@@ -101,7 +100,7 @@ def predict_file(
     hand_over = np.ones(len(predictions), dtype=bool)
     if threshold is not None:
         hand_over = predictions.confidence < threshold
-    _write_csv(output, data, predictions, hand_over)
+    _write_predictions(output, data, predictions, hand_over)
     return PredictedFile(rows=len(predictions), handed_over=int(hand_over.sum()), threshold=threshold)
 
 
@@ -120,12 +119,9 @@ def _read_stage(run: Path, stage: str) -> tuple[str, dict[str, Any]]:
     return stage, stages[stage]
 
 
-def _write_csv(path: Path, data: Dataset, predictions: Predictions, hand_over: NDArray[np.bool_]) -> None:
+def _write_predictions(path: Path, data: Dataset, predictions: Predictions, hand_over: NDArray[np.bool_]) -> None:
     labels = np.array(predictions.classes)[predictions.predicted]
     confidences = (f"{confidence:.6f}" for confidence in predictions.confidence)
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(["id", "label", "confidence", "hand_over"])
-    writer.writerows(zip(data.ids, labels, confidences, hand_over.astype(int), strict=True))
     with atomic_write(path) as file:
-        file.write(lines.getvalue().encode())
+        write_csv(file, [["id", "label", "confidence", "hand_over"]])
+        write_csv(file, zip(data.ids, labels, confidences, hand_over.astype(int), strict=True))

@@ -21,6 +21,7 @@ from rich.text import Text
 from distilcal.dynamics.data_map import DataMap, RowIndices
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write
+from distilcal.io.tables import import_pyarrow
 from distilcal.report.console import build_console, print_list, prose_width
 from distilcal.report.formatting import csv_bytes, format_number, format_percent, join_listed, one_line
 from distilcal.selective import counted
@@ -160,7 +161,7 @@ def check_table_name(path: Path) -> None:
     if path.suffix not in (".csv", ".parquet"):
         raise InputError(f"{str(path)!r} is neither .csv nor .parquet", remedy="give a name that ends in one of them")
     if path.suffix == ".parquet":
-        _pyarrow()
+        import_pyarrow()
 
 
 def write_map_table(m: DataMap, path: Path) -> None:
@@ -169,7 +170,7 @@ def write_map_table(m: DataMap, path: Path) -> None:
     columns = _table_columns(m)
     with atomic_write(path) as file:
         if path.suffix == ".parquet":
-            pyarrow, parquet = _pyarrow()
+            pyarrow, parquet = import_pyarrow()
             parquet.write_table(pyarrow.table({title: values[m.by_aum] for title, values in columns.items()}), file)
             return
         # Text stays as it is, as in all our files: what a spreadsheet makes of a leading = is for its import to say.
@@ -207,12 +208,3 @@ def _cells(values: NDArray[Any]) -> list[Any]:
         return [str(v).replace("\r\n", "\n").replace("\r", "\n") for v in values]
     cells: list[Any] = values.tolist()
     return cells
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError("parquet needs pyarrow", remedy="pip install 'distilcal[parquet]', or write a .csv") from None
-    return pyarrow, pyarrow.parquet

@@ -6,8 +6,6 @@ and shared by all points; an axis of epochs costs one run where nothing in it de
 
 from __future__ import annotations
 
-import csv
-import io
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from distilcal.config.loading import to_toml
 from distilcal.config.schema import Recipe, StageSettings
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import atomic_write, write_json
+from distilcal.io.tables import write_csv
 from distilcal.runs import main_stage
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Point, collapse_epochs, expand_points, sample_points
@@ -176,7 +175,7 @@ def run_sweep(
         raise InputError("no point could be trained", remedy=next(iter(outcome.failed.values()), ""))
     best = outcome.chosen[choice.id]
     with atomic_write(folder / "points.csv") as file:
-        file.write(_points_table(sweep, graph, outcome, candidates).encode())
+        write_csv(file, _points_table(sweep, graph, outcome, candidates))
     best_recipe = recipe.replace(stages={**recipe.stages, sweep.stage: graph.jobs[best].stage})
     with atomic_write(folder / "best.toml") as file:
         file.write(to_toml(best_recipe).encode())
@@ -244,20 +243,18 @@ def _trial_point(trial: Any, axes: Sequence[dict[str, Any]], lengths: Sequence[i
     return tuple(pairs)
 
 
-def _points_table(sweep: Sweep, graph: Graph, outcome: Outcome, candidates: Sequence[Point]) -> str:
-    """Every point with its figures on dev as CSV; where one run covers several numbers of epochs, a line for each."""
+def _points_table(sweep: Sweep, graph: Graph, outcome: Outcome, candidates: Sequence[Point]) -> list[list[Any]]:
+    """Rows of points.csv, the header first: every point with its figures on dev, once for each number of epochs it covers."""
     (choice,) = graph.choices.values()
     best = outcome.chosen[choice.id]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     paths = list(dict.fromkeys(path for point in candidates for path, _ in point))
-    writer.writerow([*paths, "epochs", *(f"dev_{name}" for name in SHOWN), "chosen", "seconds", "error"])
+    rows: list[list[Any]] = [[*paths, "epochs", *(f"dev_{name}" for name in SHOWN), "chosen", "seconds", "error"]]
     for job, point in zip(choice.jobs, candidates, strict=True):
         values = dict(point)
         columns = [values[path] for path in paths]
         if job not in outcome.results:
             no_figures = [""] * len(SHOWN)
-            writer.writerow([*columns, "", *no_figures, "", "", outcome.failed.get(job, "")])
+            rows.append([*columns, "", *no_figures, "", "", outcome.failed.get(job, "")])
             continue
         result = outcome.results[job]
         for number in _shown_epochs(sweep, graph.jobs[job].stage, result):
@@ -265,8 +262,8 @@ def _points_table(sweep: Sweep, graph: Graph, outcome: Outcome, candidates: Sequ
             is_chosen = job == best and number == result["best"]
             figures = [epoch["dev"][name] for name in SHOWN]
             chosen = "yes" if is_chosen else ""
-            writer.writerow([*columns, number + 1, *figures, chosen, round(epoch["seconds"], 3), ""])
-    return text.getvalue()
+            rows.append([*columns, number + 1, *figures, chosen, round(epoch["seconds"], 3), ""])
+    return rows
 
 
 def _shown_epochs(sweep: Sweep, stage: StageSettings, result: dict[str, Any]) -> list[int]:
