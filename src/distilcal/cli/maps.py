@@ -1,4 +1,4 @@
-"""The command ``distilcal map``: what a model said about its training data while it learned, as a map. Knows no torch."""
+"""The command ``distilcal map``: a data map of a model's training dynamics. It does not import torch."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ def map_command(
     RUN is the folder of a run with a stage that was trained with record = true, the folder of such a stage, or one that
     Dynamics.save wrote (docs/guides/maps.md).
     """
-    found = find_map(run, stage)
-    output = found.home / f"{found.stem}.csv" if output is None else output
-    html = found.home / f"{found.stem}.html" if html is None else html
+    location = find_map(run, stage)
+    if output is None:
+        output = location.output_folder / f"{location.stem}.csv"
+    if html is None:
+        html = location.output_folder / f"{location.stem}.html"
     if find_spec("jinja2") is None:
         raise MissingDependencyError("the page needs jinja2", remedy="pip install 'distilcal[report]'")
     from distilcal.dynamics import load_dynamics
@@ -67,9 +69,9 @@ def map_command(
 
         for path in figures:
             check_figure_path(path)
-    dynamics = load_dynamics(found.folder)
-    examples, why_not = _examples(dynamics, found.recipe)
-    data_map = build_map(dynamics, found.name, fraction=fraction, disjoint=disjoint, examples=examples, why_not=why_not)
+    dynamics = load_dynamics(location.folder)
+    examples, why_not = _load_examples(dynamics, location.recipe)
+    data_map = build_map(dynamics, location.name, fraction=fraction, disjoint=disjoint, examples=examples, why_not=why_not)
     write_map_table(data_map, output)
     write_map_page(data_map, html)
     for path in figures:
@@ -82,55 +84,87 @@ def map_command(
 
 
 @dataclass(frozen=True)
-class FoundMap:
-    """Where a map lies, what it is called, where its table and page go, and the recipe that names its data."""
+class MapLocation:
+    """Where training dynamics are saved and where their table and page go.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder that `distilcal.dynamics.load_dynamics` reads.
+    name : str
+        The name of the map: run and stage, or the folder.
+    output_folder : Path
+        Where the table and the page are written unless the user names other files.
+    stem : str
+        Their file name without its suffix.
+    recipe : Path or None
+        The recipe of the run, which names the training data; None for dynamics outside of a run.
+    """
 
     folder: Path
     name: str
-    home: Path
+    output_folder: Path
     stem: str
     recipe: Path | None
 
 
-def find_map(run: Path, stage: str = "") -> FoundMap:
-    """The recorded dynamics in the folder of a run or a stage, or the folder itself."""
+def find_map(run: Path, stage: str = "") -> MapLocation:
+    """Find the recorded training dynamics that a folder holds.
+
+    Parameters
+    ----------
+    run : Path
+        The folder of a run, of one of its stages, or of saved dynamics.
+    stage : str, default ""
+        The stage of a run; needed if several were recorded.
+
+    Returns
+    -------
+    MapLocation
+
+    Raises
+    ------
+    InputError
+        If there is no such folder, nothing was recorded in it, or the stage is ambiguous or unknown.
+    """
     from distilcal.io.folders import MANIFEST
 
     if not run.is_dir():
-        what = "this is a file" if run.exists() else "there is no such folder"
-        raise InputError(what, source=str(run), remedy="give the folder of a run, or of a saved map")
+        problem = "this is a file" if run.exists() else "there is no such folder"
+        raise InputError(problem, source=str(run), remedy="give the folder of a run, or of a saved map")
     run = Path(abspath(run)) if run.name in ("", "..") else run  # the parent of "." is no other folder
 
-    def saved(folder: Path) -> bool:
+    def has_dynamics(folder: Path) -> bool:
         return (folder / MANIFEST).exists() and (folder / "confidence.npy").exists()
 
-    if saved(run) or saved(run / "dynamics"):
+    if has_dynamics(run) or has_dynamics(run / "dynamics"):
         if stage:
             raise InputError("--stage is for the folder of a run", source=str(run), remedy="leave it out")
-        if saved(run / "dynamics"):
-            return _of_stage(run)
+        if has_dynamics(run / "dynamics"):
+            return _stage_location(run)
         if run.name == "dynamics":
-            return replace(_of_stage(Path(abspath(run)).parent), folder=run, home=run.parent)
-        return FoundMap(run, run.name, run.parent, f"{run.name}-map", None)
-    stages = sorted(f.name for f in run.iterdir() if saved(f / "dynamics"))
+            return replace(_stage_location(Path(abspath(run)).parent), folder=run, output_folder=run.parent)
+        return MapLocation(folder=run, name=run.name, output_folder=run.parent, stem=f"{run.name}-map", recipe=None)
+    stages = sorted(f.name for f in run.iterdir() if has_dynamics(f / "dynamics"))
     if not stages:
         raise InputError("no training dynamics were recorded here", source=str(run), remedy="train a stage with record = true")
     if stage and stage not in stages:
         raise InputError(f"no stage {stage!r} was recorded", source=str(run), remedy=f"there is {', '.join(stages)}")
     if not stage and len(stages) > 1:
         raise InputError(f"{len(stages)} stages were recorded", source=str(run), remedy=f"give --stage {' or '.join(stages)}")
-    return _of_stage(run / (stage or stages[0]))
+    return _stage_location(run / (stage or stages[0]))
 
 
-def _of_stage(folder: Path) -> FoundMap:
-    whole = Path(abspath(folder))
-    recipe = whole.parent / "recipe.toml"
-    name = f"{whole.parent.name}/{whole.name}" if recipe.exists() else whole.name
-    return FoundMap(folder / "dynamics", name, folder, "map", recipe if recipe.exists() else None)
+def _stage_location(folder: Path) -> MapLocation:
+    stage = Path(abspath(folder))
+    recipe = stage.parent / "recipe.toml"
+    if recipe.exists():
+        return MapLocation(folder / "dynamics", f"{stage.parent.name}/{stage.name}", folder, "map", recipe)
+    return MapLocation(folder / "dynamics", stage.name, folder, "map", None)
 
 
-def _examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None, str]:
-    """The training examples in the order of the dynamics, matched by id; or none, and why."""
+def _load_examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None, str]:
+    """The training examples in the order of the dynamics, matched by id; or None, and the reason."""
     import numpy as np
 
     from distilcal.config.loading import load_recipe
@@ -149,10 +183,10 @@ def _examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None,
     order = np.argsort(data.ids, kind="stable")
     rows = order[np.searchsorted(data.ids[order], dynamics.ids).clip(max=len(data) - 1)]
     labels = np.array(data.classes, dtype=object)[data.labels[rows]]
-    other = (data.ids[rows] != dynamics.ids) | (labels != np.array(dynamics.classes, dtype=object)[dynamics.labels])
-    if other.any():
+    changed = (data.ids[rows] != dynamics.ids) | (labels != np.array(dynamics.classes, dtype=object)[dynamics.labels])
+    if changed.any():
         # Ids that count rows may stand for other examples by now: better no text than a wrong one.
-        count = f"{int(other.sum()):,} of {len(dynamics):,}"
+        count = f"{int(changed.sum()):,} of {len(dynamics):,}"
         return None, f"the training data have changed: {count} ids are gone or labelled otherwise"
     match data.inputs:
         case Texts(text, pair):

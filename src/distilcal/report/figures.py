@@ -300,26 +300,28 @@ def _place_names(figure: Figure, axes: Axes, centres: Mapping[str, tuple[float, 
     figure.draw_without_rendering()
     inside = axes.get_window_extent()
     places = axes.transData.transform(points[np.random.default_rng(0).permutation(len(points))[:4000]])
-    taken: list[Any] = []
+    name_boxes: list[Any] = []
     for name, centre in centres.items():
         text = axes.text(*centre, name, ha="center", va="center", fontsize=7.5, fontweight="bold", zorder=6)
         text.set_path_effects(_halo())
         text.set_in_layout(False)
         box = text.get_window_extent().padded(2)
         middle = axes.transData.transform(centre)
-        best, where = math.inf, None
+        least_cost, best_box = math.inf, None
         for x in np.linspace(inside.x0 + box.width / 2, inside.x1 - box.width / 2, 25):
             for y in np.linspace(inside.y0 + box.height, inside.y1 - box.height, 25):
                 moved = box.translated(x - (box.x0 + box.x1) / 2, y - (box.y0 + box.y1) / 2)
-                if any(moved.overlaps(other) for other in taken):
+                if any(moved.overlaps(other) for other in name_boxes):
                     continue
                 hidden = moved.count_contains(places) / max(len(places), 1)
                 cost = 4 * hidden + math.hypot(x - middle[0], y - middle[1]) / inside.height
-                if cost < best:
-                    best, where = cost, moved
-        if where is not None:
-            taken.append(where.padded(3))
-            x, y = axes.transData.inverted().transform(((where.x0 + where.x1) / 2, (where.y0 + where.y1) / 2)).tolist()
+                if cost < least_cost:
+                    least_cost, best_box = cost, moved
+        if best_box is not None:
+            name_boxes.append(best_box.padded(3))
+            x, y = (
+                axes.transData.inverted().transform(((best_box.x0 + best_box.x1) / 2, (best_box.y0 + best_box.y1) / 2)).tolist()
+            )
             text.set_position((x, y))
 
 
@@ -568,7 +570,7 @@ def _label_points(figure: Figure, axes: Axes, named: Sequence[tuple[float, float
     inside = axes.get_window_extent()
     marks = [axes.transData.transform((x, y)) for x, y, _ in named]
     reach = 3.0 * figure.dpi / 72  # half a marker and some room, in pixels
-    taken = [_box(x - reach, y - reach, x + reach, y + reach) for x, y in marks]
+    occupied = [_box(x - reach, y - reach, x + reach, y + reach) for x, y in marks]
     for (x, y, name), (left, bottom) in zip(named, marks, strict=True):
         if not name:
             continue
@@ -589,8 +591,8 @@ def _label_points(figure: Figure, axes: Axes, named: Sequence[tuple[float, float
         ):
             moved = box.translated(dx, dy)
             fits = inside.x0 < moved.x0 and moved.x1 < inside.x1 and inside.y0 < moved.y0 and moved.y1 < inside.y1
-            if fits and not any(moved.overlaps(other) for other in taken):
-                taken.append(moved)
+            if fits and not any(moved.overlaps(other) for other in occupied):
+                occupied.append(moved)
                 place = axes.transData.inverted().transform((left + dx, bottom + dy)).tolist()
                 text.set_position((place[0], place[1]))
                 break

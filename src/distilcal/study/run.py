@@ -14,7 +14,7 @@ from distilcal.io.locks import file_lock
 from distilcal.study.analysis import LEVEL, StudyResults, check_claim, fill_table
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Job, expand, job_recipe
-from distilcal.study.figures import drawn
+from distilcal.study.figures import build_charts
 from distilcal.study.job import Measure
 from distilcal.study.scheduler import OnProgress, Outcome, best_of, ignore_progress, run_graph
 from distilcal.study.schema import Requirements, Study, required_measurements
@@ -129,7 +129,7 @@ def gather_results(results: StudyResults) -> dict[str, Any]:
         "level": LEVEL,
         "tables": [fill_table(results, table) for table in study.tables],
         "claims": [check_claim(results, claim) for claim in study.claims],
-        "figures": [chart for figure in study.figures for chart in drawn(results, figure)],
+        "figures": [chart for figure in study.figures for chart in build_charts(results, figure)],
         "theorems": [theorem(settings) for settings in study.theorems],
         "failures": [{"what": graph.label(id_), "error": error} for id_, error in errors.items()],
         "jobs": len(graph.jobs),

@@ -30,35 +30,30 @@ STYLES = {"holds": "green", "fails": "red", "undecided": "yellow", "better": "bo
 
 
 def show_study(folder: Path, console: Console | None = None) -> None:
-    """Print tables, claims, what failed and where the page is."""
+    """Print the results of a study: tables, claims, failed jobs and where the page is.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the study, with its ``results.json``.
+    console : rich.console.Console, optional
+        Where to print; standard output by default.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no results of a study, or damaged ones.
+    """
     results = read_results(folder)
     if console is None:
         console = build_console()
     width = prose_width(console)
-    printed: dict[str, None] = {}  # how to read a table is printed below the first of its kind
-    for table in results["tables"]:
-        for part in _fitting(console, table):
-            console.print(part)
-        notes = [note for note in table_notes(results, table) if note not in printed]
-        printed |= dict.fromkeys(notes)
-        if notes:
-            console.print(Text(" ".join(notes), style="dim"), width=width)
-        console.print()
-    if results["claims"]:
-        console.print(Text("Claims", style="bold"))
-    for claim in results["claims"]:
-        verdict = claim["verdict"]
-        need = f" ({claim['need']})" if claim["need"] else ""
-        line = Text.assemble((f"{SIGNS[verdict]} {verdict}", f"bold {STYLES[verdict]}"), f"  {claim['text']}{need}")
-        console.print(Padding(line, (0, 0, 0, 2), expand=False), width=width)
-        for part in claim["parts"] if verdict != "holds" else []:
-            line = Text(f"{SIGNS[part['verdict']]} {part['what']}: {format_difference(part, part)}", style="dim")
-            console.print(Padding(line, (0, 0, 0, 6), expand=False), width=width)
+    _print_tables(console, results)
+    _print_claims(console, results["claims"])
     if results["failures"]:
         console.print(Text("\nWhat failed", style="bold red"))
     for failure in results["failures"]:
-        line = Text(f"– {failure['what']}: {one_line(failure['error'], 300)}")
-        console.print(Padding(line, (0, 0, 0, 2), expand=False), width=width)
+        _print_indented(console, Text(f"– {failure['what']}: {one_line(failure['error'], 300)}"))
     console.print()
     for sentence in reading(results):
         console.print(Text(sentence), width=width)
@@ -67,42 +62,85 @@ def show_study(folder: Path, console: Console | None = None) -> None:
     console.print(Text(f"{results['name']}, scale {results['scale']}: {work}{page}"), soft_wrap=True)
 
 
-def _fitting(console: Console, table: Mapping[str, Any]) -> list[Table]:
+def _print_tables(console: Console, results: Mapping[str, Any]) -> None:
+    """Print every table; how to read one is printed below the first of its kind only."""
+    printed: set[str] = set()
+    for table in results["tables"]:
+        for part in _fitting_tables(console, table):
+            console.print(part)
+        notes = [note for note in table_notes(results, table) if note not in printed]
+        printed.update(notes)
+        if notes:
+            console.print(Text(" ".join(notes), style="dim"), width=prose_width(console))
+        console.print()
+
+
+def _print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
+    """Print every claim with its verdict, and the comparisons of those that do not hold."""
+    if claims:
+        console.print(Text("Claims", style="bold"))
+    for claim in claims:
+        verdict = claim["verdict"]
+        need = f" ({claim['need']})" if claim["need"] else ""
+        sign = (f"{SIGNS[verdict]} {verdict}", f"bold {STYLES[verdict]}")
+        _print_indented(console, Text.assemble(sign, f"  {claim['text']}{need}"))
+        if verdict == "holds":
+            continue
+        for part in claim["parts"]:
+            difference = format_difference(part, part)
+            _print_indented(console, Text(f"{SIGNS[part['verdict']]} {part['what']}: {difference}", style="dim"), indent=6)
+
+
+def _print_indented(console: Console, line: Text, indent: int = 2) -> None:
+    console.print(Padding(line, (0, 0, 0, indent), expand=False), width=prose_width(console))
+
+
+def _fitting_tables(console: Console, table: Mapping[str, Any]) -> list[Table]:
     """The table with as much in its cells as the window holds; if even the means are too wide, in several parts."""
+    all_columns = range(len(table["columns"]))
     for std, paper in ((True, True), (False, True), (False, False)):
-        made = _terminal_table(table, range(len(table["columns"])), std, paper)
-        if _widest(console, made) <= console.width:
-            return [made]
-    each = len(table["columns"])
-    while each > 1 and any(_widest(console, part) > console.width for part in _parts(table, each)):
-        each -= 1
-    return _parts(table, each)
+        whole = _terminal_table(table, all_columns, std=std, paper=paper)
+        if _full_width(console, whole) <= console.width:
+            return [whole]
+    per_part = len(all_columns)
+    parts = _split_table(table, per_part)
+    while per_part > 1 and any(_full_width(console, part) > console.width for part in parts):
+        per_part -= 1
+        parts = _split_table(table, per_part)
+    return parts
 
 
-def _parts(table: Mapping[str, Any], each: int) -> list[Table]:
+def _split_table(table: Mapping[str, Any], per_part: int) -> list[Table]:
+    """Tables of the means with at most ``per_part`` columns each."""
     count = len(table["columns"])
-    return [_terminal_table(table, range(i, min(i + each, count)), False, False) for i in range(0, count, max(each, 1))]
+    starts = range(0, count, max(per_part, 1))
+    return [_terminal_table(table, range(i, min(i + per_part, count)), std=False, paper=False) for i in starts]
 
 
-def _widest(console: Console, table: Table) -> int:
-    """How wide a table is that nothing squeezes."""
+def _full_width(console: Console, table: Table) -> int:
+    """The width of a table of which nothing is cut off."""
     return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
-def _terminal_table(table: Mapping[str, Any], columns: Sequence[int], std: bool, paper: bool) -> Table:
-    made = Table(title=Text(table["title"] or table["name"]), title_justify="left")
-    made.add_column("")
+def _terminal_table(table: Mapping[str, Any], columns: Sequence[int], *, std: bool, paper: bool) -> Table:
+    terminal_table = Table(title=Text(table["title"] or table["name"]), title_justify="left")
+    terminal_table.add_column("")
     for i in columns:
-        made.add_column(Text(table["columns"][i]), justify="right", no_wrap=True)
+        terminal_table.add_column(Text(table["columns"][i]), justify="right", no_wrap=True)
     for name, cells in zip(table["rows"], table["cells"], strict=True):
-        shown = []
-        for cell in (cells[i] for i in columns):
-            lacking = cell is None or cell["mean"] is None
-            content = f"{arrow(cell)} {cell_text(cell, std)}" if arrow(cell) else cell_text(cell, std)
-            text = Text(content, style="dim" if lacking else STYLES.get(comparison_state(cell), ""))
-            if paper and paper_text(cell):
-                paper_mean = paper_text(cell) if std else format_with_std(cell, cell["paper"]["mean"], None)
-                text.append(f" ({paper_mean})", style="dim")
-            shown.append(text)
-        made.add_row(Text(name), *shown)
-    return made
+        texts = [_terminal_cell(cells[i], std=std, paper=paper) for i in columns]
+        terminal_table.add_row(Text(name), *texts)
+    return terminal_table
+
+
+def _terminal_cell(cell: Mapping[str, Any] | None, *, std: bool, paper: bool) -> Text:
+    """A mean with the arrow and colour of its comparison, and in brackets what the paper reports."""
+    content = cell_text(cell, std)
+    if arrow(cell):
+        content = f"{arrow(cell)} {content}"
+    is_empty = cell is None or cell["mean"] is None
+    text = Text(content, style="dim" if is_empty else STYLES.get(comparison_state(cell), ""))
+    if cell is not None and paper and paper_text(cell):
+        paper_mean = paper_text(cell) if std else format_with_std(cell, cell["paper"]["mean"], None)
+        text.append(f" ({paper_mean})", style="dim")
+    return text
