@@ -237,3 +237,23 @@ def test_a_recorder_refuses_rows_and_shapes_that_cannot_be():
     with pytest.raises(InputError, match="no example with id"):
         recorder.rows(["z"])
     assert recorder.rows(["b", "a"]).tolist() == [1, 0]
+
+
+def test_the_first_row_out_of_range_is_named():
+    recorder = Recorder(["a", "b"], [0, 1], ["x", "y"])
+    recorder.record([0, -1], np.zeros((2, 2)))
+    with pytest.raises(InputError, match="no example -1"):
+        recorder.end_epoch()
+
+
+@pytest.mark.parametrize(("saliency", "words"), [(None, "got none"), (np.zeros((1, 2)), "got shape \\(1, 2\\)")])
+def test_a_recorder_of_saliency_refuses_logits_without_it(saliency, words):
+    recorder = Recorder(["a"], [0], ["x", "y"], width=3)
+    recorder.record([0], np.zeros((1, 2)), saliency)
+    with pytest.raises(InputError, match=f"saliency of 3 numbers per example, {words}"):
+        recorder.end_epoch()
+
+
+def test_a_recorder_without_examples_names_an_unknown_id():
+    with pytest.raises(InputError, match="no example with id 'a'"):
+        Recorder([], [], ["x", "y"]).rows(["a"])

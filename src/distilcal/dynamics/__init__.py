@@ -1,4 +1,4 @@
-"""What a model said about each training example while it learned: the record, and what can be read from it."""
+"""Training dynamics: a model's predictions on each training example over the epochs, and the statistics of them."""
 
 from distilcal.dynamics.maps import aum_halves, likely_mislabelled, regions, saliency
 from distilcal.dynamics.recorder import Recorder

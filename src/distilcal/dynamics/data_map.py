@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ RowIndices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """What stands behind the rows of a table of dynamics, in the same order: columns of text, or pictures."""
+    """The training examples themselves, in the row order of a table of dynamics: columns of text, or pictures."""
 
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # title → (N,) of str
     picture: Callable[[int], NDArray[np.uint8]] | None = None  # row → (H, W, 3)
@@ -172,12 +172,19 @@ def build_map(
     left_out = int((~seen).sum())
     if left_out:
         rows = np.flatnonzero(seen)
-        per_row: dict[str, Any] = {f.name: getattr(dynamics, f.name) for f in fields(dynamics) if f.name != "classes"}
-        per_row = {name: None if values is None else values[rows] for name, values in per_row.items()}
-        dynamics = replace(dynamics, **per_row)
-        examples = None if examples is None else examples.take(rows)
-    found = regions(dynamics, fraction, disjoint=disjoint)
-    return DataMap(name, dynamics, found, fraction, disjoint, examples, why_not, left_out)
+        dynamics = dynamics.select(rows)
+        if examples is not None:
+            examples = examples.take(rows)
+    return DataMap(
+        name=name,
+        dynamics=dynamics,
+        regions=regions(dynamics, fraction, disjoint=disjoint),
+        fraction=fraction,
+        disjoint=disjoint,
+        examples=examples,
+        why_not=why_not,
+        left_out=left_out,
+    )
 
 
 def median_of(values: NDArray[Any]) -> float:

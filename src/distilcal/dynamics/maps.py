@@ -1,4 +1,4 @@
-"""What can be read from training dynamics: regions of the data map, halves by AUM, doubtful labels, saliency."""
+"""Statistics of training dynamics: regions of the data map, halves by AUM, doubtful labels, saliency."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from distilcal.dynamics.table import Dynamics
 from distilcal.errors import InputError
 
 REGIONS = ("easy", "ambiguous", "hard")
-Rows = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 
 
-def regions(dynamics: Dynamics, fraction: float = 0.33, *, disjoint: bool = False) -> dict[str, Rows]:
+def regions(dynamics: Dynamics, fraction: float = 0.33, *, disjoint: bool = False) -> dict[str, RowIndices]:
     """Return the rows of the easy, ambiguous and hard examples of a data map.
 
     Easy are those of highest confidence, ambiguous of highest variability, hard of lowest confidence; Swayamdipta et al. 2020.
-    Equal ones stand in the order of their ids, so that the order of the data does not matter.
+    Ties are broken by id, so that the order of the data does not matter.
 
     Parameters
     ----------
@@ -32,6 +32,12 @@ def regions(dynamics: Dynamics, fraction: float = 0.33, *, disjoint: bool = Fals
     Returns
     -------
     dict of str to array of int
+        The rows of ``easy``, ``ambiguous`` and ``hard``.
+
+    Raises
+    ------
+    InputError
+        If the fraction is not in (0, 1].
 
     Examples
     --------
@@ -48,18 +54,31 @@ def regions(dynamics: Dynamics, fraction: float = 0.33, *, disjoint: bool = Fals
     count = int(fraction * len(dynamics) + 1e-9)
     by_id = np.argsort(dynamics.ids, kind="stable")
 
-    def first(values: NDArray[Any], among: Rows) -> Rows:
-        return among[np.argsort(values[among], kind="stable")][:count]
+    def lowest(values: NDArray[Any], candidates: RowIndices) -> RowIndices:
+        return candidates[np.argsort(values[candidates], kind="stable")][:count]
 
-    ambiguous = first(-dynamics.variability, by_id)
-    rest = by_id[~np.isin(by_id, ambiguous)] if disjoint else by_id
-    easy = first(-dynamics.confidence, rest)
-    rest = rest[~np.isin(rest, easy)] if disjoint else rest
-    return {"easy": easy, "ambiguous": ambiguous, "hard": first(dynamics.confidence, rest)}
+    candidates = by_id
+    ambiguous = lowest(-dynamics.variability, candidates)
+    if disjoint:
+        candidates = candidates[~np.isin(candidates, ambiguous)]
+    easy = lowest(-dynamics.confidence, candidates)
+    if disjoint:
+        candidates = candidates[~np.isin(candidates, easy)]
+    hard = lowest(dynamics.confidence, candidates)
+    return {"easy": easy, "ambiguous": ambiguous, "hard": hard}
 
 
 def aum_halves(dynamics: Dynamics) -> NDArray[np.bool_]:
     """Return True for the examples in the half of high AUM: those at the median and above (P001).
+
+    Parameters
+    ----------
+    dynamics : Dynamics
+        The recorded table.
+
+    Returns
+    -------
+    array of bool, shape (N,)
 
     Examples
     --------
@@ -75,17 +94,17 @@ def aum_halves(dynamics: Dynamics) -> NDArray[np.bool_]:
     return high
 
 
-def likely_mislabelled(dynamics: Dynamics, most: int | None = None) -> Rows:
+def likely_mislabelled(dynamics: Dynamics, most: int | None = None) -> RowIndices:
     """Return the rows whose label lost to another class on average (AUM below 0), the most doubtful first.
 
-    They are candidates to read, not errors: hard examples stand there too. Pleiss et al. 2020.
+    They are candidates for review, not certain errors: hard examples are among them. Pleiss et al. 2020.
 
     Parameters
     ----------
     dynamics : Dynamics
         The recorded table.
     most : int, optional
-        At most so many rows.
+        The largest number of rows to return; by default all of them.
 
     Returns
     -------
@@ -106,7 +125,7 @@ def likely_mislabelled(dynamics: Dynamics, most: int | None = None) -> Rows:
     return below if most is None else below[:most]
 
 
-def saliency(logits: NDArray[Any], labels: Rows) -> NDArray[Any]:
+def saliency(logits: NDArray[Any], labels: RowIndices) -> NDArray[Any]:
     """Return ``|softmax(z) − y|`` (N, K): the size of the gradient of cross-entropy at the logits.
 
     The label's entry is the sum of the others, which is exact where 1 − p would be rounded away.
@@ -127,9 +146,9 @@ def saliency(logits: NDArray[Any], labels: Rows) -> NDArray[Any]:
     >>> saliency(np.array([[0.0, 0.0]]), np.array([1])).tolist()
     [[0.5, 0.5]]
     """
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found: NDArray[Any] = shifted / shifted.sum(axis=1, keepdims=True)
-    every = np.arange(len(labels))
-    found[every, labels] = 0.0
-    found[every, labels] = found.sum(axis=1)
-    return found
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    gradient: NDArray[Any] = exponentials / exponentials.sum(axis=1, keepdims=True)
+    every_row = np.arange(len(labels))
+    gradient[every_row, labels] = 0.0
+    gradient[every_row, labels] = gradient.sum(axis=1)
+    return gradient

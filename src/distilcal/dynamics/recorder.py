@@ -10,13 +10,14 @@
     dynamics = recorder.dynamics()
 
 It keeps a few numbers and the last logits of each example. Under torch.distributed each process records its own rows and
-``end_epoch`` brings them together, so that every process has the whole table.
+``end_epoch`` gathers them, so that every process has the whole table.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,20 @@ from distilcal.dynamics.table import Dynamics
 from distilcal.errors import InputError
 from distilcal.predictions import find_rows
 
-PENDING_ROWS = 8192  # rows that wait to be added up: one large sum costs less than many small ones
+PENDING_ROWS = 8192  # rows that are added to the statistics at once: one large update is faster than many small ones
+
+
+@dataclass(frozen=True, eq=False)
+class _Observations:
+    """The model's logits on some examples, arrays or tensors."""
+
+    rows: Any  # (n,) positions in ids
+    logits: Any  # (n, K)
+    saliency: Any  # (n, width), or None
+
+    def select(self, index: NDArray[np.int64]) -> _Observations:
+        saliency = None if self.saliency is None else self.saliency[index]
+        return _Observations(self.rows[index], self.logits[index], saliency)
 
 
 class Recorder:
@@ -75,17 +89,20 @@ class Recorder:
         own_rows: bool = True,
         once: bool = False,
     ):
-        self.ids, self.labels = np.asarray(ids).astype(str), np.asarray(labels, dtype=np.int64)
-        self.classes, self.width = tuple(str(c) for c in classes), width
-        self.own_rows, self.once = own_rows, once
+        self.ids = np.asarray(ids).astype(str)
+        self.labels = np.asarray(labels, dtype=np.int64)
+        self.classes = tuple(str(c) for c in classes)
+        self.width = width
+        self.own_rows = own_rows
+        self.once = once
         count = len(self.ids)
         if self.labels.shape != (count,):
-            raise InputError(f"there are {count} ids and {len(self.labels)} labels")
+            raise InputError(f"there are {count} ids and {self.labels.size} labels", remedy="pass one class index per id")
         if len(np.unique(self.ids)) < count:
             raise InputError("two examples have the same id", remedy="give each an id of its own")
         if count and (self.labels.min() < 0 or self.labels.max() >= len(self.classes)):
             raise InputError(f"labels must be from 0 to {len(self.classes) - 1}, the number of classes less one")
-        kinds: dict[str, tuple[tuple[int, ...], Any]] = {
+        columns: dict[str, tuple[tuple[int, ...], Any]] = {  # shape and dtype
             "epochs": ((count,), np.int32),
             "mean": ((count,), dtype),
             "squares": ((count,), dtype),  # Σ (p − mean)², kept as Welford does: no cancellation
@@ -97,14 +114,29 @@ class Recorder:
             "logits": ((count, len(self.classes)), dtype),
         }
         if width:
-            kinds["feature_saliency"] = ((count, width), np.float32)
-        self.arrays = {name: _zeros(folder, name, shape, kind) for name, (shape, kind) in kinds.items()}
-        self._pending: list[tuple[Any, ...]] = []
+            columns["feature_saliency"] = ((count, width), np.float32)
+        self.arrays = {name: _zeros(folder, name, shape, kind) for name, (shape, kind) in columns.items()}
+        self._pending: list[_Observations] = []
         self._pending_rows = 0
-        self._order: NDArray[np.int64] | None = None
+        self._order: NDArray[np.int64] | None = None  # of the ids, sorted when they are first looked up
 
     def rows(self, ids: ArrayLike) -> NDArray[np.int64]:
-        """Return the positions of examples by id; an unknown id is an error that names it."""
+        """Return the positions of examples by id.
+
+        Parameters
+        ----------
+        ids : array of str, shape (n,)
+            Ids of training examples, in any order.
+
+        Returns
+        -------
+        array of int, shape (n,)
+
+        Raises
+        ------
+        InputError
+            If an id is unknown; the message names the first.
+        """
         requested = np.asarray(ids).astype(str)
         if self._order is None:
             self._order = np.argsort(self.ids, kind="stable")
@@ -123,13 +155,12 @@ class Recorder:
         logits : array or Tensor, shape (n, K)
             The model's logits in train mode, before the step; tensors may be on any device.
         saliency : array or Tensor, shape (n, width), optional
-            Saliency of features, if ``width`` was given.
+            Saliency of features; required if the recorder has a ``width``.
         """
-        given = tuple(v.detach() if hasattr(v, "detach") else v for v in (rows, logits, saliency))
-        self._pending.append(given)
-        self._pending_rows += len(given[0])
-        # In a group of processes all rows wait for the end of the epoch, when they are brought together.
-        if self._pending_rows >= PENDING_ROWS and not self._together:
+        self._pending.append(_Observations(_detached(rows), _detached(logits), _detached(saliency)))
+        self._pending_rows += len(rows)
+        # In a group of processes all rows wait for the end of the epoch, when they are gathered.
+        if self._pending_rows >= PENDING_ROWS and not self._gathers_rows:
             self._add_pending()
 
     def end_epoch(self) -> None:
@@ -138,65 +169,72 @@ class Recorder:
         self.arrays["seen"][...] = 0
 
     @property
-    def _together(self) -> bool:
-        return self.own_rows and _processes() > 1
+    def _gathers_rows(self) -> bool:
+        return self.own_rows and _process_count() > 1
 
     def _add_pending(self) -> None:
-        together = self._together
-        if not self._pending and not together:
-            return
-        found: tuple[NDArray[Any] | None, ...] = (None, None, None)
-        if self._pending:
-            columns = zip(*self._pending, strict=True)
-            found = tuple(None if c[0] is None else np.concatenate([_array(v) for v in c]) for c in columns)
+        """Add the pending observations to the statistics, after those of all processes were gathered."""
+        observations = _concatenate([_to_numpy(pending) for pending in self._pending])
         self._pending, self._pending_rows = [], 0
-        if together:
-            found = _from_all(found)
-        rows, logits, saliency = found
-        if rows is None or logits is None:
+        if self._gathers_rows:
+            observations = _gather(observations)
+        if observations is None:
             return
-        rows = rows.astype(np.int64)
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(self.ids)):
-            raise InputError(f"there is no example {int(rows.max())}", remedy=f"rows are from 0 to {len(self.ids) - 1}")
+        self._check(observations)
+        rows = observations.rows
+        repeat = _count_earlier(rows)
+        if self._gathers_rows or self.once:
+            is_new = (repeat == 0) & (self.arrays["seen"][rows] == 0)
+            observations = observations.select(np.flatnonzero(is_new))
+            self.arrays["seen"][observations.rows] = 1
+            self._add(observations)
+        elif repeat.any():
+            for number in range(int(repeat.max()) + 1):  # an example that comes twice is added twice, in order
+                self._add(observations.select(np.flatnonzero(repeat == number)))
+        else:
+            self._add(observations)
+
+    def _check(self, observations: _Observations) -> None:
+        rows, logits, saliency = observations.rows, observations.logits, observations.saliency
+        unknown = rows[(rows < 0) | (rows >= len(self.ids))]
+        if len(unknown):
+            raise InputError(f"there is no example {int(unknown[0])}", remedy=f"rows are from 0 to {len(self.ids) - 1}")
         if logits.shape != (len(rows), len(self.classes)):
             raise InputError(f"logits of shape {logits.shape} for {len(rows)} examples of {len(self.classes)} classes")
-        first, turn = _turns(rows)
-        if together or self.once:
-            keep = first[self.arrays["seen"][rows[first]] == 0]
-            rows, logits, saliency = rows[keep], logits[keep], None if saliency is None else saliency[keep]
-            turn = np.zeros(len(rows), dtype=np.int64)
-            self.arrays["seen"][rows] = 1
-        for number in range(int(turn.max(initial=0)) + 1):  # an example that comes twice is added twice, in order
-            part = np.flatnonzero(turn == number) if turn.any() else slice(None)
-            self._add(rows[part], logits[part], None if saliency is None else saliency[part])
+        if self.width and (saliency is None or saliency.shape != (len(rows), self.width)):
+            shape = "none" if saliency is None else f"shape {saliency.shape}"
+            raise InputError(
+                f"expected a saliency of {self.width} numbers per example, got {shape}",
+                remedy="pass saliency= to record, or build the Recorder without width",
+            )
 
-    def _add(self, rows: NDArray[np.int64], logits: NDArray[Any], saliency: NDArray[Any] | None) -> None:
-        a = self.arrays
-        z = logits.astype(a["logits"].dtype, copy=False)
-        every = np.arange(len(rows))
+    def _add(self, observations: _Observations) -> None:
+        """Update the running statistics of examples, each of which comes at most once."""
+        arrays, rows = self.arrays, observations.rows
+        logits = observations.logits.astype(arrays["logits"].dtype, copy=False)
+        every_row = np.arange(len(rows))
         labels = self.labels[rows]
-        own = z[every, labels]
-        largest = z.max(axis=1)
-        p = np.exp(own - largest) / np.exp(z - largest[:, None]).sum(axis=1)
-        others = z.copy()
-        others[every, labels] = -np.inf
-        margin = own - others.max(axis=1)
-        right = z.argmax(axis=1) == labels
-        count = a["epochs"][rows] + 1
-        before = a["mean"][rows]
-        after = before + (p - before) / count
-        a["epochs"][rows] = count
-        a["mean"][rows] = after
-        a["squares"][rows] += (p - before) * (p - after)
-        a["margin"][rows] += (margin - a["margin"][rows]) / count
-        a["right"][rows] += right
-        a["forgotten"][rows] += (a["was_right"][rows] == 1) & ~right
-        a["was_right"][rows] = right
-        a["logits"][rows] = z
+        label_logits = logits[every_row, labels]
+        largest = logits.max(axis=1)
+        probability = np.exp(label_logits - largest) / np.exp(logits - largest[:, None]).sum(axis=1)
+        other_logits = logits.copy()
+        other_logits[every_row, labels] = -np.inf
+        margin = label_logits - other_logits.max(axis=1)
+        right = logits.argmax(axis=1) == labels
+
+        count = arrays["epochs"][rows] + 1
+        old_mean = arrays["mean"][rows]
+        new_mean = old_mean + (probability - old_mean) / count
+        arrays["epochs"][rows] = count
+        arrays["mean"][rows] = new_mean
+        arrays["squares"][rows] += (probability - old_mean) * (probability - new_mean)
+        arrays["margin"][rows] += (margin - arrays["margin"][rows]) / count
+        arrays["right"][rows] += right
+        arrays["forgotten"][rows] += (arrays["was_right"][rows] == 1) & ~right
+        arrays["was_right"][rows] = right
+        arrays["logits"][rows] = logits
         if self.width:
-            if saliency is None or saliency.shape[1] != self.width:
-                raise InputError(f"a saliency of {self.width} numbers was to be recorded with the logits")
-            a["feature_saliency"][rows] = saliency
+            arrays["feature_saliency"][rows] = observations.saliency
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all arrays, to be saved and passed to `restore`; under torch.distributed all processes call it together."""
@@ -206,29 +244,30 @@ class Recorder:
     def restore(self, state: Mapping[str, ArrayLike]) -> None:
         """Restore a saved state, from which recording continues."""
         for name, array in self.arrays.items():
-            given = np.asarray(state[name])
-            if given.shape != array.shape:
-                raise InputError(f"the saved {name} has shape {given.shape}, not {array.shape}", remedy="record from the start")
-            array[...] = given
+            saved = np.asarray(state[name])
+            if saved.shape != array.shape:
+                raise InputError(f"the saved {name} has shape {saved.shape}, not {array.shape}", remedy="record from the start")
+            array[...] = saved
 
     def dynamics(self) -> Dynamics:
         """Return the table of what was recorded so far."""
         self._add_pending()
-        a = self.arrays
-        seen = np.maximum(a["epochs"], 1)
-        unseen = a["epochs"] == 0
+        arrays = self.arrays
+        epochs = arrays["epochs"]
+        unseen = epochs == 0
+        variance = arrays["squares"] / np.maximum(epochs, 1).astype(arrays["mean"].dtype)
         return Dynamics(
             ids=self.ids,
             labels=self.labels,
             classes=self.classes,
-            epochs=a["epochs"],
-            confidence=np.where(unseen, np.nan, a["mean"]),
-            variability=np.where(unseen, np.nan, np.sqrt(a["squares"] / seen.astype(a["mean"].dtype))),
-            correctness=a["right"],
-            forgotten=a["forgotten"],
-            aum=np.where(unseen, np.nan, a["margin"]),
-            logits=a["logits"],
-            feature_saliency=a.get("feature_saliency"),
+            epochs=epochs,
+            confidence=np.where(unseen, np.nan, arrays["mean"]),
+            variability=np.where(unseen, np.nan, np.sqrt(variance)),
+            correctness=arrays["right"],
+            forgotten=arrays["forgotten"],
+            aum=np.where(unseen, np.nan, arrays["margin"]),
+            logits=arrays["logits"],
+            feature_saliency=arrays.get("feature_saliency"),
         )
 
 
@@ -239,34 +278,64 @@ def _zeros(folder: Path | None, name: str, shape: tuple[int, ...], kind: Any) ->
     return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=kind, shape=shape)  # starts as zeros
 
 
+def _detached(value: Any) -> Any:
+    return value.detach() if hasattr(value, "detach") else value
+
+
+def _to_numpy(observations: _Observations) -> _Observations:
+    """Copy tensors to the CPU; done late, since each copy waits for the GPU."""
+    saliency = observations.saliency
+    return _Observations(
+        rows=_array(observations.rows).astype(np.int64),
+        logits=_array(observations.logits),
+        saliency=None if saliency is None else _array(saliency),
+    )
+
+
 def _array(value: Any) -> NDArray[Any]:
-    if hasattr(value, "detach"):
-        value = value.float() if value.is_floating_point() and value.element_size() < 4 else value
-        value = value.cpu().numpy()
-    return np.asarray(value)
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    if value.is_floating_point() and value.element_size() < 4:  # NumPy has no bfloat16
+        value = value.float()
+    return np.asarray(value.cpu().numpy())
 
 
-def _turns(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each distinct row stands first, and how many times each came before."""
+def _concatenate(parts: Sequence[_Observations]) -> _Observations | None:
+    if not parts:
+        return None
+    saliency = [part.saliency for part in parts if part.saliency is not None]
+    return _Observations(
+        rows=np.concatenate([part.rows for part in parts]),
+        logits=np.concatenate([part.logits for part in parts]),
+        saliency=np.concatenate(saliency) if saliency else None,
+    )
+
+
+def _count_earlier(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each entry how many equal ones are before it."""
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64)
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
-    new = np.r_[True, ordered[1:] != ordered[:-1]] if len(rows) else np.zeros(0, dtype=bool)
-    start = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
-    turn = np.empty(len(rows), dtype=np.int64)
-    turn[order] = np.arange(len(rows)) - start
-    return np.sort(order[new]), turn
+    positions = np.arange(len(rows))
+    is_first = np.r_[True, ordered[1:] != ordered[:-1]]
+    start = np.maximum.accumulate(np.where(is_first, positions, 0))
+    earlier = np.empty(len(rows), dtype=np.int64)
+    earlier[order] = positions - start
+    return earlier
 
 
-def _processes() -> int:
-    """How many processes train together under torch.distributed; 0 without it."""
+def _process_count() -> int:
+    """Return how many processes train together under torch.distributed; 1 without it."""
     torch = sys.modules.get("torch")
-    together = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
-    return int(torch.distributed.get_world_size()) if together and torch is not None else 0
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return 1
+    return int(torch.distributed.get_world_size())
 
 
-def _from_all(found: tuple[NDArray[Any] | None, ...]) -> tuple[NDArray[Any] | None, ...]:
+def _gather(observations: _Observations | None) -> _Observations | None:
+    """Return the observations of all processes, in the order of their ranks."""
     torch = sys.modules["torch"]
-    parts: list[Any] = [None] * _processes()
-    torch.distributed.all_gather_object(parts, found)
-    columns = [[p[i] for p in parts if p[i] is not None] for i in range(3)]
-    return tuple(np.concatenate(c) if c else None for c in columns)
+    parts: list[Any] = [None] * _process_count()
+    torch.distributed.all_gather_object(parts, observations)
+    return _concatenate([part for part in parts if part is not None])

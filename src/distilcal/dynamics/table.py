@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from distilcal.io.folders import MANIFEST, file_digest, sealed_folder
 from distilcal.predictions import find_rows
 
 Floats = NDArray[np.floating[Any]]
-NEVER_LEARNED = 1000  # what the cartography tool calls the forgetfulness of an example that was never right
+NEVER_LEARNED = 1000  # forgetting of an example that was never right, as in the cartography tool
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,13 @@ class Dynamics:
         variance = self.variability**2
         return np.sqrt(variance + variance**2 / np.maximum(self.epochs - 1, 1))
 
+    def select(self, rows: NDArray[np.int64]) -> Dynamics:
+        """Return the table of some rows, in this order."""
+        arrays = {column.name: getattr(self, column.name) for column in fields(self) if column.name != "classes"}
+        return Dynamics(classes=self.classes, **{name: a[rows] for name, a in arrays.items() if a is not None})
+
     def for_examples(self, ids: NDArray[np.str_], labels: NDArray[np.int64], classes: tuple[str, ...], name: str) -> Dynamics:
-        """Return the rows of the given examples, matched by id.
+        """Return the table of these training examples, matched by id.
 
         Parameters
         ----------
@@ -81,6 +86,7 @@ class Dynamics:
         Returns
         -------
         Dynamics
+            One row per example, in the order of ``ids``, with the columns of its logits in the order of ``classes``.
 
         Raises
         ------
@@ -94,12 +100,13 @@ class Dynamics:
                 f"the first with id {str(missing[0])!r}",
                 remedy="record the map on the data that this stage trains on",
             )
-        mine, theirs = np.array(classes)[labels], np.array(self.classes)[self.labels[rows]]
-        if (mine != theirs).any():
-            row = int((mine != theirs).argmax())
+        data_labels, map_labels = np.array(classes)[labels], np.array(self.classes)[self.labels[rows]]
+        differ = data_labels != map_labels
+        if differ.any():
+            row = int(differ.argmax())
             raise InputError(
-                f"the map {name!r} is of other data: it calls id {str(ids[row])!r} {str(theirs[row])!r}, "
-                f"the data {str(mine[row])!r}",
+                f"the map {name!r} is of other data: it calls id {str(ids[row])!r} {str(map_labels[row])!r}, "
+                f"the data {str(data_labels[row])!r}",
                 remedy="record the map on the data that this stage trains on",
             )
         unseen = self.epochs[rows] == 0
@@ -110,29 +117,33 @@ class Dynamics:
             )
         unknown = [c for c in classes if c not in self.classes]
         if unknown:
-            raise InputError(
-                f"the map {name!r} knows no class {unknown[0]!r}", remedy="record it on data with the same classes"
-            )
+            raise InputError(f"the map {name!r} has no class {unknown[0]!r}", remedy="record it on data with the same classes")
+        selected = self.select(rows)
         columns = [self.classes.index(c) for c in classes]
-        wide = self.feature_saliency
-        per_row = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in NOT_BY_ROW}
-        per_row["labels"], per_row["logits"] = labels, self.logits[rows][:, columns]
-        return Dynamics(**per_row, classes=classes, feature_saliency=None if wide is None else wide[rows])
+        return replace(selected, labels=labels, classes=classes, logits=selected.logits[:, columns])
 
     def save(self, folder: str | Path) -> None:
-        """Save the table in a new folder, one ``.npy`` file per column, with checksums."""
+        """Save the table in a new folder, one ``.npy`` file per column, with checksums.
+
+        Parameters
+        ----------
+        folder : str or Path
+            The folder to create.
+
+        Raises
+        ------
+        InputError
+            If the folder exists already.
+        """
         folder = Path(folder)
         if folder.exists():
             raise InputError("this exists already", source=str(folder), remedy="give a new folder")
         with sealed_folder(folder) as aside:
-            for f in fields(self):
-                value = getattr(self, f.name)
-                if f.name != "classes" and value is not None:
-                    np.save(aside / f"{f.name}.npy", value)
+            for column in fields(self):
+                array = getattr(self, column.name)
+                if column.name != "classes" and array is not None:
+                    np.save(aside / f"{column.name}.npy", array)
             write_json(aside / "classes.json", list(self.classes))
-
-
-NOT_BY_ROW = ("classes", "feature_saliency")
 
 
 def load_dynamics(folder: str | Path) -> Dynamics:
@@ -146,6 +157,7 @@ def load_dynamics(folder: str | Path) -> Dynamics:
     Returns
     -------
     Dynamics
+        The table; its arrays are read-only.
 
     Raises
     ------
@@ -159,12 +171,12 @@ def load_dynamics(folder: str | Path) -> Dynamics:
         raise InputError("there is no map in it", source=str(folder), remedy="train a stage with record = true")
     manifest = read_json(folder / MANIFEST)
     try:
-        whole = all(file_digest(folder / name) == value for name, value in manifest["files"].items())
+        is_intact = all(file_digest(folder / name) == value for name, value in manifest["files"].items())
         classes = tuple(str(c) for c in read_json(folder / "classes.json"))
         arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")}
-        found = Dynamics(classes=classes, **arrays)
+        dynamics = Dynamics(classes=classes, **arrays)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
+        is_intact = False
+    if not is_intact:
         raise InputError("this map is damaged", source=str(folder), remedy="remove it and record it again")
-    return found
+    return dynamics
