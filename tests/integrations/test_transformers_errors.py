@@ -7,7 +7,7 @@ from torch.utils.data import IterableDataset
 from trainer_cases import DATA, Drawn, Plain, network, trained
 
 from distilcal.errors import InputError
-from distilcal.integrations.transformers import PLACES, DynamicsCallback
+from distilcal.integrations.transformers import ROWS, DynamicsCallback
 
 
 class Stream(IterableDataset):
@@ -22,16 +22,16 @@ def with_labels(labels):
 @pytest.mark.parametrize(
     ("given", "named", "words"),
     [
-        ({}, {"data": Stream(), "max_steps": 3}, "comes as a stream"),
+        ({}, {"data": Stream(), "max_steps": 3}, "is a stream"),
         ({}, {"data": Drawn(DATA)}, "cannot be read at once.*DynamicsCallback\\(labels\\)"),
         ({"labels": [0] * 5}, {}, "labels of shape \\(5,\\) for 37"),
         ({"labels": [1 - e["label"] for e in DATA]}, {"data": Drawn(DATA)}, "in the order of train_dataset"),
-        ({"classes": ["a", "b", "c"]}, {}, "3 classes were given and the model has 2"),
+        ({"classes": ["a", "b", "c"]}, {}, "got 3 classes, but the model has 2"),
         ({}, {"data": with_labels([0.5] * 37), "model": network(num_labels=1)}, "not class indices"),
         ({}, {"data": with_labels([0] * 37), "model": network(num_labels=1)}, "logits of shape \\(8, 1\\)"),
         ({}, {"model": Plain(lambda loss, z: {"loss": loss, "scores": z})}, "no logits, only loss, scores"),
         ({}, {"model": Plain(lambda loss, z: (loss,))}, "no logits, a tuple without them"),
-        ({}, {"named": {"data_collator": lambda items: [1, 2]}}, "collator makes a list"),
+        ({}, {"named": {"data_collator": lambda items: [1, 2]}}, "collator returns a list"),
         ({"ids": ["a"] * 37}, {}, "same id"),
     ],
 )
@@ -46,4 +46,4 @@ def test_several_gpus_in_one_process_are_refused():
 
 
 def test_the_batch_carries_a_name_that_no_model_takes():
-    assert PLACES not in network().forward.__code__.co_varnames
+    assert ROWS not in network().forward.__code__.co_varnames

@@ -5,9 +5,9 @@
     trainer.train()
     recording.save("map")
 
-While it trains, the data loader hands out each example with its place in the data, and the collator puts the places into the
-batch: what travels with the batch stays right whatever shuffles, prefetches or shares out the work. A hook takes them from
-the batch before the model's forward, another notes the logits after it. Training itself comes out the same to the bit.
+While it trains, the data loader returns each example with its row in the data, and the collator adds the rows to the batch:
+they stay right whatever shuffles, prefetches or distributes the work. A hook removes them from the batch before the model's
+forward, another records the logits after it. Training itself is bitwise the same.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
 from distilcal.io.folders import MANIFEST, digest, file_digest, sealed_folder
 
-PLACES = "distilcal_places"  # of the examples in the training data, as the batch carries them
-FOLDER = "dynamics"  # beside each checkpoint
-LABELS = ("labels", "label", "label_ids")  # what Trainer calls them
+ROWS = "distilcal_rows"  # key of the batch: rows of its examples in the training data
+FOLDER = "dynamics"  # in each checkpoint
+LABELS = ("labels", "label", "label_ids")  # names that Trainer gives labels
 
 
 class DynamicsCallback(TrainerCallback):
@@ -68,24 +68,42 @@ class DynamicsCallback(TrainerCallback):
         classes: Sequence[str] | None = None,
         resume_from_checkpoint: str | Path | bool | None = None,
     ):
-        self.labels, self.ids, self.classes = labels, ids, classes
+        self.labels = labels
+        self.ids = ids
+        self.classes = classes
         self.resume_from_checkpoint = resume_from_checkpoint
-        self.recorder: Recorder | None = None  # made when the first logits come
+        self.recorder: Recorder | None = None  # built with the first logits
         self._attached = ExitStack()
-        self._places: Tensor | None = None
-        self._arrived = False
+        self._batch_rows: Tensor | None = None
+        self._has_recorded = False  # in this step
         self._is_main_process = True
 
-    # ---- what came out ---------------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------------------------
 
     def dynamics(self) -> Dynamics:
-        """Return the table of all that was recorded; while several processes train, all of them call it together."""
+        """Return the table of training dynamics; while several processes train, all of them call it together.
+
+        Returns
+        -------
+        Dynamics
+
+        Raises
+        ------
+        InputError
+            If no training was recorded yet.
+        """
         if self.recorder is None:
             raise InputError("no training was recorded yet", remedy="call trainer.train() first")
         return self.recorder.dynamics()
 
     def save(self, folder: str | Path) -> None:
-        """Save the table in a new folder; of several processes the main one does."""
+        """Save the table in a new folder; of several processes the main one does.
+
+        Parameters
+        ----------
+        folder : str or Path
+            The folder to create; `load_dynamics` reads it.
+        """
         table = self.dynamics()
         if self._is_main_process:
             table.save(folder)
@@ -94,7 +112,7 @@ class DynamicsCallback(TrainerCallback):
         """Restore model and data loader: done when training ends, and for you to call if it is interrupted."""
         self._attached.close()
 
-    # ---- what Trainer calls ----------------------------------------------------------------------------------------
+    # ---- callbacks of Trainer --------------------------------------------------------------------------------------
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
@@ -109,13 +127,17 @@ class DynamicsCallback(TrainerCallback):
         loader = getattr(train_dataloader, "base_dataloader", train_dataloader)  # Accelerate's are built around torch's
         _check_loader(loader)
         dataset = loader.dataset
-        labels = _labels(dataset, self.labels, args.label_names or ())
+        labels = _class_indices(dataset, self.labels, args.label_names or ())
         ids = np.arange(len(labels)) if self.ids is None else self.ids
 
-        def make(width: int) -> Recorder:
-            return Recorder(ids, labels, _classes(width, self.classes, dataset, model), once=True)
+        def build_recorder(class_count: int) -> Recorder:
+            classes = _class_names(class_count, self.classes, dataset, model)
+            return Recorder(ids, labels, classes, once=True)
 
-        self._make, self._is_main_process, self._arrived, self._places = make, bool(state.is_world_process_zero), False, None
+        self._build_recorder = build_recorder
+        self._is_main_process = bool(state.is_world_process_zero)
+        self._has_recorded = False
+        self._batch_rows = None
         self.recorder = None
         if state.global_step and self.resume_from_checkpoint is not False:
             self._restore(args, state)
@@ -123,11 +145,11 @@ class DynamicsCallback(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check that something was recorded in this step."""
-        self._check_arrived()
+        self._check_recorded()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check that something was recorded in this part of a step."""
-        self._check_arrived()
+        self._check_recorded()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the epoch of the recorder."""
@@ -139,10 +161,10 @@ class DynamicsCallback(TrainerCallback):
         if self.recorder is None:
             return
         arrays = self.recorder.state()  # all processes take part
-        checkpoint = _checkpoint(args, state)
+        checkpoint = _checkpoint_dir(args, state)
         if args.should_save and checkpoint.is_dir():  # a search over settings saves elsewhere
             shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of an earlier training into the same folder
-            with sealed_folder(checkpoint / FOLDER, **_facts(self.recorder, state)) as aside:
+            with sealed_folder(checkpoint / FOLDER, **_digests(self.recorder, state)) as aside:
                 for name, array in arrays.items():
                     np.save(aside / f"{name}.npy", array)
 
@@ -150,70 +172,71 @@ class DynamicsCallback(TrainerCallback):
         """Detach from the model and the data loader."""
         self.close()
         if self.recorder is not None:
-            self.recorder.own_rows = False  # all is brought together: from here on a process may ask alone
+            self.recorder.own_rows = False  # all rows are gathered: from here on a process may read them alone
 
-    # ---- how it is recorded ----------------------------------------------------------------------------------------
+    # ---- recording -------------------------------------------------------------------------------------------------
 
     def _attach(self, model: Any, loader: Any, labels: NDArray[np.int64]) -> None:
-        for hook in list(model._forward_pre_hooks.values()):  # left by a training that was broken off
+        for hook in list(model._forward_pre_hooks.values()):  # left by an interrupted training
             owner = getattr(hook, "__self__", None)
             if isinstance(owner, DynamicsCallback):
                 owner.close()
         dataset, collate = loader.dataset, loader.collate_fn
-        # torch guards ``dataset``, since samplers were made for its length: that stays the same.
-        object.__setattr__(loader, "dataset", _Placed(dataset))
-        loader.collate_fn = _Collator(collate, labels)
+        # torch forbids to set ``dataset``, since samplers were built for its length: that stays the same.
+        object.__setattr__(loader, "dataset", _DatasetWithRows(dataset))
+        loader.collate_fn = _CollatorWithRows(collate, labels)
         self._attached.callback(object.__setattr__, loader, "dataset", dataset)
         self._attached.callback(setattr, loader, "collate_fn", collate)
-        before = model.register_forward_pre_hook(self._take_places, prepend=True, with_kwargs=True)
+        before = model.register_forward_pre_hook(self._remove_rows, prepend=True, with_kwargs=True)
         self._attached.callback(before.remove)
-        self._attached.callback(model.register_forward_hook(self._note).remove)
+        self._attached.callback(model.register_forward_hook(self._record_logits).remove)
 
-    # A compiled model calls the hooks as they are: compiled with it, they would be compiled anew at each step.
+    # A compiled model calls the hooks as they are: compiled with it, they would be recompiled at each step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _take_places(self, model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _remove_rows(self, model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         kwargs = dict(kwargs)
-        self._places = kwargs.pop(PLACES, None)
+        self._batch_rows = kwargs.pop(ROWS, None)
         return args, kwargs
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _note(self, model: Any, args: Any, outputs: Any) -> None:
-        places, self._places = self._places, None
-        if places is None or not model.training or not torch.is_grad_enabled():
+    def _record_logits(self, model: Any, args: Any, outputs: Any) -> None:
+        rows, self._batch_rows = self._batch_rows, None
+        if rows is None or not model.training or not torch.is_grad_enabled():
             return
         try:
-            logits = _logits(outputs, len(places))
+            logits = _logits_of(outputs, len(rows))
             if self.recorder is None:
-                self.recorder = self._make(logits.shape[1])
+                self.recorder = self._build_recorder(logits.shape[1])
         except InputError:
             self.close()
             raise
-        # A copy: a loss may change the logits in place before they are added up.
-        self.recorder.record(places, logits.detach().to(torch.float32, copy=True))
-        self._arrived = True
+        # A copy: a loss may change the logits in place before the recorder reads them.
+        self.recorder.record(rows, logits.detach().to(torch.float32, copy=True))
+        self._has_recorded = True
 
-    def _check_arrived(self) -> None:
-        if not self._arrived:
+    def _check_recorded(self) -> None:
+        if not self._has_recorded:
             self.close()
             raise InputError(
-                f"nothing could be recorded in this step: {PLACES!r} of the batch did not reach the model",
-                remedy="have compute_loss call model(**inputs) in train mode with all inputs of the batch (labels may be taken "
-                "out), or take DynamicsCallback away",
+                f"nothing could be recorded in this step: {ROWS!r} of the batch did not reach the model",
+                remedy="have compute_loss call model(**inputs) in train mode with all inputs of the batch (labels may be "
+                "removed), or remove DynamicsCallback",
             )
-        self._arrived = False
+        self._has_recorded = False
 
-    # ---- going on from a checkpoint --------------------------------------------------------------------------------
+    # ---- resuming from a checkpoint --------------------------------------------------------------------------------
 
     def _restore(self, args: Any, state: Any) -> None:
-        given = self.resume_from_checkpoint
-        checkpoint = Path(given) if isinstance(given, str | Path) else _checkpoint(args, state)
-        arrays, manifest = _read(checkpoint / FOLDER)
-        self.recorder = self._make(arrays["logits"].shape[1])
-        facts = _facts(self.recorder, state)
-        for name, of_other in {"data": "other data or classes", "training": "another training"}.items():
-            if manifest.get(name) != facts[name]:
+        checkpoint = _checkpoint_dir(args, state)
+        if isinstance(self.resume_from_checkpoint, str | Path):
+            checkpoint = Path(self.resume_from_checkpoint)
+        arrays, manifest = _read_state(checkpoint / FOLDER)
+        self.recorder = self._build_recorder(arrays["logits"].shape[1])
+        digests = _digests(self.recorder, state)
+        for name, difference in {"data": "other data or classes", "training": "another training"}.items():
+            if manifest.get(name) != digests[name]:
                 raise InputError(
-                    f"its training dynamics are of {of_other} than this one",
+                    f"its training dynamics are of {difference} than this one",
                     source=str(checkpoint),
                     remedy="resume with the same data and classes, and give DynamicsCallback the checkpoint that Trainer has",
                 )
@@ -225,8 +248,8 @@ class DynamicsCallback(TrainerCallback):
 # ---- the data loader ---------------------------------------------------------------------------------------------------
 
 
-class _Placed:
-    """A dataset whose items come with their place."""
+class _DatasetWithRows:
+    """A dataset that returns each example with its row."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -234,13 +257,13 @@ class _Placed:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, place: int) -> tuple[int, Any]:
-        return place, self.dataset[place]
+    def __getitem__(self, row: int) -> tuple[int, Any]:
+        return row, self.dataset[row]
 
-    def __getitems__(self, places: list[int]) -> list[tuple[int, Any]]:
+    def __getitems__(self, rows: list[int]) -> list[tuple[int, Any]]:
         fetch = getattr(self.dataset, "__getitems__", None)  # datasets.Dataset reads a batch at once
-        items = fetch(places) if fetch else [self.dataset[place] for place in places]
-        return list(zip(places, items, strict=True))
+        items = fetch(rows) if fetch else [self.dataset[row] for row in rows]
+        return list(zip(rows, items, strict=True))
 
     def __getattr__(self, name: str) -> Any:
         if name == "dataset":  # while it is unpickled in a worker
@@ -248,32 +271,35 @@ class _Placed:
         return getattr(self.dataset, name)  # set_epoch and the like
 
 
-class _Collator:
-    """The collator that was there, and the places of the examples put into its batch."""
+class _CollatorWithRows:
+    """Calls the collator of the data loader and adds the rows of the examples to its batch."""
 
     def __init__(self, collate: Callable[[list[Any]], Any], labels: NDArray[np.int64]):
-        self.collate, self.labels = collate, labels
+        self.collate = collate
+        self.labels = labels
 
-    def __call__(self, placed: list[tuple[int, Any]]) -> Any:
-        places, items = zip(*placed, strict=True)
+    def __call__(self, examples: list[tuple[int, Any]]) -> Any:
+        row_numbers, items = zip(*examples, strict=True)
         batch = self.collate(list(items))
         if not isinstance(batch, MutableMapping):
-            raise InputError(f"the collator makes a {type(batch).__name__}", remedy="let it make a dict, as Trainer asks")
-        found = np.array(places, dtype=np.int64)
-        self._compare(found, batch.get("labels"))
-        batch[PLACES] = torch.from_numpy(found)
+            raise InputError(f"the collator returns a {type(batch).__name__}", remedy="return a dict, as Trainer requires")
+        rows = np.array(row_numbers, dtype=np.int64)
+        self._check_labels(rows, batch.get("labels"))
+        batch[ROWS] = torch.from_numpy(rows)
         return batch
 
-    def _compare(self, places: NDArray[np.int64], said: Any) -> None:
-        if not isinstance(said, Tensor) or said.shape != places.shape or said.is_floating_point():
+    def _check_labels(self, rows: NDArray[np.int64], batch_labels: Any) -> None:
+        """Compare class indices in the batch with those of the callback; labels of another kind are not compared."""
+        if not isinstance(batch_labels, Tensor) or batch_labels.shape != rows.shape or batch_labels.is_floating_point():
             return
-        other = np.flatnonzero(said.numpy() != self.labels[places])
-        if len(other):
-            place = int(places[other[0]])
+        differ = batch_labels.numpy() != self.labels[rows]
+        if differ.any():
+            position = int(differ.argmax())
+            row = int(rows[position])
             raise InputError(
-                f"the batch has label {int(said[other[0]])} for it, DynamicsCallback {int(self.labels[place])}",
+                f"the batch has label {int(batch_labels[position])} for it, DynamicsCallback {int(self.labels[row])}",
                 source="train_dataset",
-                row=place,
+                row=row,
                 remedy="give DynamicsCallback the labels in the order of train_dataset",
             )
 
@@ -281,7 +307,7 @@ class _Collator:
 def _check_loader(loader: Any) -> None:
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise InputError(
-            "the training data comes as a stream, in which examples have no place",
+            "the training data is a stream, in which examples have no row number",
             remedy="give Trainer a train_dataset with a length, such as a list or a datasets.Dataset",
         )
 
@@ -289,13 +315,13 @@ def _check_loader(loader: Any) -> None:
 # ---- labels, classes, logits -------------------------------------------------------------------------------------------
 
 
-def _labels(dataset: Any, given: ArrayLike | None, names: Sequence[str]) -> NDArray[np.int64]:
-    """Class indices of all examples."""
-    labels = _read_labels(dataset, (*names, *LABELS)) if given is None else np.asarray(given)
+def _class_indices(dataset: Any, user_labels: ArrayLike | None, names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the class indices of all examples: the user's, or those of the data."""
+    labels = np.asarray(user_labels) if user_labels is not None else _read_labels(dataset, (*names, *LABELS))
     if labels is None:
         raise InputError(
             "the labels of train_dataset cannot be read at once",
-            remedy="give them: DynamicsCallback(labels), class indices in its order",
+            remedy="pass them: DynamicsCallback(labels), class indices in its order",
         )
     if labels.shape != (len(dataset),):
         raise InputError(
@@ -307,61 +333,83 @@ def _labels(dataset: Any, given: ArrayLike | None, names: Sequence[str]) -> NDAr
 
 
 def _read_labels(dataset: Any, names: Sequence[str]) -> NDArray[Any] | None:
+    """Read the first of these columns that a list of dicts or a ``datasets.Dataset`` has; None if there is none."""
     if isinstance(dataset, list | tuple):
-        first = dataset[0] if dataset else {}
-        name = next((n for n in names if n in first), None) if isinstance(first, Mapping) else None
-        return None if name is None else np.array([example[name] for example in dataset])
-    name = next((n for n in names if n in getattr(dataset, "column_names", ())), None)
-    return None if name is None else np.asarray(dataset.with_format("numpy")[name][:])
+        first = dataset[0] if dataset else None
+        columns = first if isinstance(first, Mapping) else ()
+    else:
+        columns = getattr(dataset, "column_names", ())
+    name = next((name for name in names if name in columns), None)
+    if name is None:
+        return None
+    if isinstance(dataset, list | tuple):
+        return np.array([example[name] for example in dataset])
+    return np.asarray(dataset.with_format("numpy")[name][:])
 
 
-def _classes(width: int, given: Sequence[str] | None, dataset: Any, model: Any) -> Sequence[str]:
-    """Names of the columns of the logits: those given, of the data, of the model, or 0, 1, …"""
-    if given is not None:
-        if len(given) != width:
-            raise InputError(f"{len(given)} classes were given and the model has {width}", remedy="give one name per logit")
-        return given
+def _class_names(class_count: int, user_classes: Sequence[str] | None, dataset: Any, model: Any) -> Sequence[str]:
+    """Return names for the columns of the logits: the user's, those of the data, of the model, or 0, 1, …"""
+    if user_classes is not None:
+        if len(user_classes) != class_count:
+            raise InputError(
+                f"got {len(user_classes)} classes, but the model has {class_count}", remedy="pass one name per logit"
+            )
+        return user_classes
+    default_names = [f"LABEL_{i}" for i in range(class_count)]  # of transformers, for classes without names
+    for names in (*_names_in_data(dataset), _names_in_model(model)):
+        if len(names) == class_count and names != default_names:
+            return names
+    return [str(i) for i in range(class_count)]
+
+
+def _names_in_data(dataset: Any) -> list[list[str]]:
+    """Return the class names of each column of labels that has some."""
     features = getattr(dataset, "features", None)
-    of_labels = [features[name] for name in LABELS if name in features] if isinstance(features, Mapping) else []
-    from_data = [list(feature.names) for feature in of_labels if hasattr(feature, "names")]
-    by_number = getattr(getattr(model, "config", None), "id2label", None) or {}
-    from_model = [str(by_number[i]) for i in sorted(by_number)]
-    unnamed = [f"LABEL_{i}" for i in range(width)]  # what transformers calls classes without names
-    return next((n for n in (*from_data, from_model) if len(n) == width and n != unnamed), [str(i) for i in range(width)])
+    if not isinstance(features, Mapping):
+        return []
+    label_features = [features[name] for name in LABELS if name in features]
+    return [list(feature.names) for feature in label_features if hasattr(feature, "names")]
 
 
-def _logits(outputs: Any, count: int) -> Tensor:
-    """The logits (N, K) among what a model returned: by name, or in a tuple the first that can be."""
-    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
-    if isinstance(found, list | tuple):
-        found = next((v for v in found if isinstance(v, Tensor) and v.ndim == 2 and len(v) == count), None)
-    if not isinstance(found, Tensor):
+def _names_in_model(model: Any) -> list[str]:
+    config = getattr(model, "config", None)
+    id2label = getattr(config, "id2label", None) or {}
+    return [str(id2label[number]) for number in sorted(id2label)]
+
+
+def _logits_of(outputs: Any, count: int) -> Tensor:
+    """Return the logits (N, K) of a model's outputs: by name, or the first tensor of a tuple that has N rows."""
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
+    if isinstance(logits, list | tuple):
+        matrices = (value for value in logits if isinstance(value, Tensor) and value.ndim == 2)
+        logits = next((matrix for matrix in matrices if len(matrix) == count), None)
+    if not isinstance(logits, Tensor):
         kind = f"only {', '.join(outputs)}" if isinstance(outputs, Mapping) else f"a {type(outputs).__name__} without them"
         raise InputError(f"the model returned no logits, {kind}", remedy="have its forward return a dict with 'logits'")
-    if found.ndim != 2 or found.shape[0] != count or found.shape[1] < 2:
+    if logits.ndim != 2 or logits.shape[0] != count or logits.shape[1] < 2:
         raise InputError(
-            f"logits of shape {tuple(found.shape)} for {count} examples",
+            f"logits of shape {tuple(logits.shape)} for {count} examples",
             remedy="only classifiers can be recorded: one row per example, one column per class",
         )
-    return found
+    return logits
 
 
 # ---- the saved state ---------------------------------------------------------------------------------------------------
 
 
-def _checkpoint(args: Any, state: Any) -> Path:
+def _checkpoint_dir(args: Any, state: Any) -> Path:
     return Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
 
 
-def _facts(recorder: Recorder, state: Any) -> dict[str, str]:
-    """What a state belongs to: the data, and the training as its log knows it."""
+def _digests(recorder: Recorder, state: Any) -> dict[str, str]:
+    """Return digests of the data and of the training's log, which tell whether a saved state belongs to them."""
     return {
         "data": digest([recorder.ids.tolist(), recorder.labels.tolist(), recorder.classes]),
         "training": digest([state.global_step, state.epoch, state.log_history]),
     }
 
 
-def _read(folder: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def _read_state(folder: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     if not (folder / MANIFEST).exists():
         raise InputError(
             "no training dynamics were saved with this checkpoint",
@@ -372,9 +420,10 @@ def _read(folder: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     try:
         manifest = read_json(folder / MANIFEST)
         arrays = {path.stem: np.load(path, allow_pickle=False) for path in folder.glob("*.npy")}
-        whole = all(file_digest(folder / name) == value for name, value in manifest["files"].items()) and "logits" in arrays
+        is_intact = all(file_digest(folder / name) == value for name, value in manifest["files"].items())
+        is_intact = is_intact and "logits" in arrays
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
+        is_intact = False
+    if not is_intact:
         raise InputError("these training dynamics are damaged", source=str(folder), remedy="resume from an earlier checkpoint")
     return arrays, manifest
