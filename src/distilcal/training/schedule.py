@@ -1,4 +1,7 @@
-"""Which examples when, and how fast to learn: both follow from seed, epoch and step, so a resumed run goes on the same."""
+"""Batches of an epoch, the learning rate and the optimiser.
+
+Batches and rates follow from seed, epoch and step alone, so a resumed run continues exactly as one that was not interrupted.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from torch import nn
 
 from distilcal.config.schema import TrainSettings
 
-POOL = 50  # batches whose examples are sorted by length together, fewer in small sets: little padding, still much chance
-JITTER = 0.1  # lengths are taken as up to so much longer, so that equal ones do not meet in every epoch
+POOL = 50  # batches whose examples are sorted by length together, fewer in small sets: little padding, still random
+JITTER = 0.1  # random increase of lengths (up to 10 %), so that equal ones do not share a batch in every epoch
 
 
 def epoch_seed(seed: int, epoch: int, use: int) -> int:
@@ -63,26 +66,29 @@ def epoch_batches(
     """
     rng = np.random.default_rng(epoch_seed(seed, epoch, 0))
     order = rng.permutation(count)
+    pool = np.zeros(count, dtype=np.int64)
     if lengths is not None:
-        batches_together = min(POOL, max(8, count // (4 * batch)))
-        pool = np.arange(count) // (batch * batches_together)
-        about = np.asarray(lengths)[order] * (1 + JITTER * rng.random(count))
-        order = order[np.lexsort((about, pool))]
+        batches_per_pool = min(POOL, max(8, count // (4 * batch)))
+        pool = np.arange(count) // (batch * batches_per_pool)
+        jittered = np.asarray(lengths)[order] * (1 + JITTER * rng.random(count))
+        order = order[np.lexsort((jittered, pool))]
     if groups is not None:
-        together = np.zeros(count, dtype=np.int64) if lengths is None else pool
-        order = order[np.lexsort((_shares_passed(together, np.asarray(groups)[order]), together))]
+        progress = _progress_in_group(pool, np.asarray(groups)[order])
+        order = order[np.lexsort((progress, pool))]
     batches = [order[i : i + batch] for i in range(0, count, batch)]
-    return batches if lengths is None else [batches[i] for i in rng.permutation(len(batches))]
+    if lengths is None:
+        return batches
+    return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def _shares_passed(pool: NDArray[np.int64], group: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """How much of its group in its pool has come when each row comes: sorted by it, groups alternate evenly."""
+def _progress_in_group(pool: NDArray[np.int64], group: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """Return the share of a row's group and pool that comes before it: sorted by it, groups alternate evenly."""
     cell = np.unique(np.stack([pool, group]), axis=1, return_inverse=True)[1].ravel()
     order = np.argsort(cell, kind="stable")
     sizes = np.bincount(cell)
-    passed = np.empty(len(cell))
-    passed[order] = np.arange(len(cell)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 0.5
-    return passed / sizes[cell]
+    earlier = np.empty(len(cell))
+    earlier[order] = np.arange(len(cell)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 0.5
+    return earlier / sizes[cell]
 
 
 def rate_factor(settings: TrainSettings, step: int, steps: int, per_epoch: int) -> float:
@@ -116,7 +122,9 @@ def rate_factor(settings: TrainSettings, step: int, steps: int, per_epoch: int) 
     if settings.schedule == "none":
         return 1.0
     done = (step - warm) / max(steps - warm, 1)
-    return 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    if settings.schedule == "linear":
+        return 1 - done
+    return 0.5 * (1 + math.cos(math.pi * done))
 
 
 def build_optimizer(network: nn.Module, others: Iterable[nn.Parameter], settings: TrainSettings) -> torch.optim.Optimizer:
@@ -135,14 +143,19 @@ def build_optimizer(network: nn.Module, others: Iterable[nn.Parameter], settings
     -------
     torch.optim.Optimizer
     """
-    given = [p for p in (*network.parameters(), *others) if p.requires_grad]
+    trainable = [p for p in (*network.parameters(), *others) if p.requires_grad]
     if settings.optimizer == "sgd":
         nesterov = settings.nesterov and settings.momentum > 0
         return torch.optim.SGD(
-            given, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, nesterov=nesterov, fused=True
+            trainable,
+            settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            nesterov=nesterov,
+            fused=True,
         )
     groups = [
-        {"params": [p for p in given if p.dim() > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in given if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in trainable if p.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trainable if p.dim() <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW([g for g in groups if g["params"]], settings.lr, fused=True)
