@@ -13,7 +13,7 @@ from distilcal.config.loading import parse_recipe
 from distilcal.config.schema import DataSettings
 from distilcal.data import CORRUPTIONS, Dataset, Images, Vectors, choices, corrupted, corruptions, texts
 from distilcal.data.corruptions import SEVERITIES
-from distilcal.data.image_corruptions import IMAGE_CORRUPTIONS, Draws, _enlarged, _sampled, _smeared
+from distilcal.data.image_corruptions import IMAGE_CORRUPTIONS, Draws, _enlarge, _sample, _smear
 from distilcal.data.splits import read_splits
 from distilcal.data.text_corruptions import TEXT_CORRUPTIONS
 from distilcal.errors import InputError
@@ -244,7 +244,7 @@ def test_a_smear_is_a_half_gaussian_along_a_line(picture):
         padded = np.pad(x, ((13, 13), (13, 13), (0, 0)), mode="edge")
         moved = [padded[13 + s * down : 45 + s * down, 13 + s * right : 43 + s * right] for s in steps]
         expected = sum(w * m for w, m in zip(weights / weights.sum(), moved, strict=True))
-        made = _smeared(x[None], 6, 1.5, np.array([degrees], dtype=np.float32))[0]
+        made = _smear(x[None], 6, 1.5, np.array([degrees], dtype=np.float32))[0]
         assert np.abs(made - expected).max() < 1e-3
 
 
@@ -256,7 +256,7 @@ def test_an_enlarged_middle_is_that_of_scipy(picture, factor):
     large = ndimage.zoom(grey[top : top + kept[0], left : left + kept[1]], factor, order=1)
     top, left = ((big - side) // 2 for big, side in zip(large.shape, grey.shape, strict=True))
     expected = large[top : top + 32, left : left + 30]
-    assert np.abs(_enlarged(grey[None], factor)[0] - expected).max() < 1e-3
+    assert np.abs(_enlarge(grey[None], factor)[0] - expected).max() < 1e-3
 
 
 def test_pixels_between_are_those_of_scipy(picture):
@@ -264,7 +264,7 @@ def test_pixels_between_are_those_of_scipy(picture):
     rng = np.random.default_rng(0)
     rows, columns = rng.uniform(-20, 50, (2, 1, 32, 30))
     expected = ndimage.map_coordinates(grey[..., 0], [rows[0], columns[0]], order=1, mode="mirror")
-    assert np.abs(_sampled(grey[None], rows, columns)[0, ..., 0] - expected).max() < 1e-2
+    assert np.abs(_sample(grey[None], rows, columns)[0, ..., 0] - expected).max() < 1e-2
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
