@@ -6,7 +6,7 @@ import pytest
 
 from distilcal.study.expand import expand
 from distilcal.study.loading import load_study, study_names
-from distilcal.study.schema import points
+from distilcal.study.schema import grid_points
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -23,7 +23,7 @@ def test_every_cell_of_the_full_scale_exists_in_the_small_one(name):
 
 def test_the_grids_of_p003_are_the_paper_s():
     study = load_study("p003", "full")
-    sizes = {name: len(points(grid.axes)) for name, grid in study.grids.items()}
+    sizes = {name: len(grid_points(grid.axes)) for name, grid in study.grids.items()}
     assert sizes == {"erm": 70, "ls": 630, "kd": 630, "ls-fine": 1960, "kd-tau": 1960}
     graph = expand(study)
     assert graph.points == 4 * (2 * 70 + 5 * 630 + 5 * 1960)

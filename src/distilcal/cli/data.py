@@ -43,22 +43,22 @@ def show_command(name: str) -> None:
     from distilcal.data.catalogue import summarise_benchmark
     from distilcal.report.console import build_console
 
-    found = summarise_benchmark(name)
-    b = found.benchmark
+    summary = summarise_benchmark(name)
+    b = summary.benchmark
     console = build_console()
     console.print(Text(f"{name}: {b.task} ({b.kind}, {len(b.classes)} classes)", style="bold"))
     table = Table()
     table.add_column("class")
-    for split, size in found.sizes.items():
+    for split, size in summary.sizes.items():
         table.add_column(f"{split} ({size:,})", justify="right")
     for c in b.classes:
-        table.add_row(Text(c), *(f"{found.counts[split].get(c, 0):,}" for split in found.sizes))
+        table.add_row(Text(c), *(f"{summary.counts[split].get(c, 0):,}" for split in summary.sizes))
     console.print(table)
-    lines = [f"{first} and {second} share {rows:,} examples" for (first, second), rows in found.overlaps.items() if rows]
-    lines += [f"{split} has {count:,} groups" for split, count in found.groups.items()]
-    lines += ["with the raters' votes as soft labels"] if found.soft_labels else []
+    lines = [f"{first} and {second} share {rows:,} examples" for (first, second), rows in summary.overlaps.items() if rows]
+    lines += [f"{split} has {count:,} groups" for split, count in summary.groups.items()]
+    lines += ["with the raters' votes as soft labels"] if summary.soft_labels else []
     for title, text in (("paper", b.paper), ("licence", b.licence), ("hub", b.hub), ("usual other domains", ", ".join(b.ood))):
         lines += [f"{title}: {text}"] if text else []
-    for line in [*lines, f"note: {b.note}" if b.note else "", *(f"{c}: {text[:200]}" for c, text in found.examples)]:
+    for line in [*lines, f"note: {b.note}" if b.note else "", *(f"{c}: {text[:200]}" for c, text in summary.examples)]:
         if line:
             console.print(Text(line))

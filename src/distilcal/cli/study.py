@@ -139,22 +139,22 @@ def _show_forecast(study: Study, graph: Graph, store: Path, folder: Path, execut
 
     slots, _ = local_processes(executor_settings["processes"], executor_settings["threads"])
     with plain_warnings():
-        found = forecast(graph, store, slots)
+        estimate = forecast(graph, store, slots)
     for id_ in graph.order():
         if id_ in graph.jobs and graph.jobs[id_].candidate:
             continue  # counted in the line of its choice
-        click.echo(_job_line(graph, id_, found.done))
-    for task, error in found.unread.items():
+        click.echo(_job_line(graph, id_, estimate.done))
+    for task, error in estimate.unread.items():
         click.echo(f"note: {task}: whether it is in the store cannot be told: {error}")
-    remaining = len(graph.jobs) - len(found.done)
+    remaining = len(graph.jobs) - len(estimate.done)
     in_grids = f" and {graph.points:,} points of grids" if graph.points else ""
     click.echo(
         f"{study.name} at scale {study.scale}: {len(graph.jobs):,} jobs for {len(graph.cells):,} cells{in_grids}; "
-        f"{len(found.done):,} in the store, {remaining:,} to do"
+        f"{len(estimate.done):,} in the store, {remaining:,} to do"
     )
     if remaining:
         click.echo(
-            f"roughly {_duration(found.seconds)} with {slots} processes and {found.megabytes / 1000:.1f} GB of disk "
+            f"roughly {_duration(estimate.seconds)} with {slots} processes and {estimate.megabytes / 1000:.1f} GB of disk "
             "(by usual speeds of one core; a GPU is far faster)"
         )
     click.echo(f"results would go to {folder}")

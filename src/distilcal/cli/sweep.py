@@ -67,7 +67,7 @@ def sweep_command(
     """
     let_threads_sleep()
     from distilcal.config.loading import load_recipe
-    from distilcal.study.schema import points
+    from distilcal.study.schema import grid_points
     from distilcal.study.sweep import Sweep, parse_axes, run_sweep
 
     if random_points and optuna_points:
@@ -84,18 +84,18 @@ def sweep_command(
     all_runs = sweep.runs()
     run_count = min(sweep.count or len(all_runs), len(all_runs))
     if dry_run:
-        click.echo(f"stages.{stage}: {len(points(axes)):,} points in {run_count:,} runs, the best by dev {choose}")
+        click.echo(f"stages.{stage}: {len(grid_points(axes)):,} points in {run_count:,} runs, the best by dev {choose}")
         for point in all_runs if sampler == "grid" else ():
             click.echo("  " + (_describe(dict(point)) or "one run"))
         click.echo(f"results would go to {folder}")
         return
     with plain_warnings(), job_progress(run_count) as on_progress, open_executor(executor_settings) as executor:
-        found = run_sweep(sweep, folder, store, executor, on_progress=on_progress)
-    chosen = _describe(found["chosen"]) or "the only run"
-    click.echo(f"Chosen of {found['points']:,} points by dev {choose}: {chosen}, after {found['epochs']} epochs")
-    for label, error in found["failed"].items():
+        outcome = run_sweep(sweep, folder, store, executor, on_progress=on_progress)
+    chosen = _describe(outcome["chosen"]) or "the only run"
+    click.echo(f"Chosen of {outcome['points']:,} points by dev {choose}: {chosen}, after {outcome['epochs']} epochs")
+    for label, error in outcome["failed"].items():
         click.echo(f"failed: {label}: {error}")
-    run_and_show(found["recipe"], folder, store, dry_run=False)
+    run_and_show(outcome["recipe"], folder, store, dry_run=False)
     click.echo(f"Every point is in {folder / 'points.csv'}, the chosen recipe in {folder / 'best.toml'}.")
 
 

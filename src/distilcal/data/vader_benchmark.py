@@ -73,18 +73,18 @@ def _vader_rows(folder: Path, domain: str) -> list[tuple[str, str, str]]:
 
 def _members(archive: bytes, names: Sequence[str], path: Path) -> list[bytes]:
     """Return the contents of files in a tar.gz by their last names; nothing is written to disk."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as opened:
         for member in opened:
             name = member.name.rpartition("/")[2]
             if name in names and member.isfile() and member.size <= LARGEST:
                 content = opened.extractfile(member)
                 assert content is not None
-                found[name] = content.read()
-    missing = [n for n in names if n not in found]
+                contents[name] = content.read()
+    missing = [n for n in names if n not in contents]
     if missing:
         raise InputError(f"{missing[0]} is not in it", source=str(path), remedy="get vaderSentiment-3.3.2.tar.gz again")
-    return [found[n] for n in names]
+    return [contents[n] for n in names]
 
 
 def _lines(content: bytes) -> list[list[str]]:

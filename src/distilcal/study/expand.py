@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distilcal.config.schema import DataSettings, Recipe, StageSettings, dependencies, is_folder
-from distilcal.study.schema import GridSettings, Study, changed_stage, points, required_measurements, task_recipe
+from distilcal.study.schema import GridSettings, Study, changed_stage, grid_points, required_measurements, task_recipe
 from distilcal.study.templates import check_known
 
 COUNTS_EPOCHS = ("pskd",)  # losses whose course depends on the total number of epochs
@@ -67,16 +67,16 @@ class Graph:
 
     def all_needs(self, id_: str) -> set[str]:
         """Return the ids of everything that a job needs, directly or not, up to the next choices."""
-        found: set[str] = set()
+        ancestors: set[str] = set()
         remaining = list(self.needs(id_))
         while remaining:
             needed = remaining.pop()
-            if needed in found:
+            if needed in ancestors:
                 continue
-            found.add(needed)
+            ancestors.add(needed)
             if needed in self.jobs:
                 remaining += self.needs(needed)
-        return found
+        return ancestors
 
     def order(self) -> list[str]:
         """Return the ids of all jobs and choices, each right after what it needs: the order in which people read them."""
@@ -185,8 +185,8 @@ class _Expansion:
             id_ = self._add_job(job)
         else:
             axes, covering = collapse_epochs(grid, settings)
-            self.points += len(points(grid.axes))
-            id_ = self.add_choice(replace(job, stage=covering), sample_points(points(axes), grid.sample), grid.choose)
+            self.points += len(grid_points(grid.axes))
+            id_ = self.add_choice(replace(job, stage=covering), sample_points(grid_points(axes), grid.sample), grid.choose)
         self.known[task, stage, seed] = id_
         return id_
 

@@ -204,6 +204,6 @@ def _save_features(stage: Stage, data: Dataset, classes: tuple[str, ...], path: 
 def _save_map(folder: Path, path: Path) -> None:
     from distilcal.dynamics import load_dynamics
 
-    found = load_dynamics(folder)
-    columns = {name: getattr(found, name) for name in ("confidence", "variability", "correctness")}
-    np.savez_compressed(path, epochs=found.epochs.max(), **columns)
+    dynamics = load_dynamics(folder)
+    columns = {name: getattr(dynamics, name) for name in ("confidence", "variability", "correctness")}
+    np.savez_compressed(path, epochs=dynamics.epochs.max(), **columns)

@@ -19,8 +19,8 @@ from distilcal.study.validation import checked_study
 def study_names() -> dict[str, Any]:
     """Return the studies that come with the package: name → file."""
     folder = files("distilcal").joinpath("study", "papers")
-    found = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
-    return {file.name.removesuffix(".toml"): file for file in found}
+    files_by_name = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file for file in files_by_name}
 
 
 def load_study(source: str, scale: str = "small", seeds: int | None = None) -> Study:

@@ -177,7 +177,7 @@ def forecast(graph: Graph, store: Path, slots: int) -> Forecast:
     """
     from distilcal.study.job import cached_splits
 
-    found = Forecast()
+    estimate = Forecast()
     results: dict[str, dict[str, Any]] = {}
     chosen: dict[str, str] = {}
     encoded: set[tuple[Any, ...]] = set()  # (task, encoder, layers, examples) whose features are computed once
@@ -188,25 +188,25 @@ def forecast(graph: Graph, store: Path, slots: int) -> Forecast:
                 chosen[id_] = best_of(choice, results)
             continue
         job = graph.jobs[id_]
-        result = _stored(graph, job, chosen, store, found.unread)
+        result = _stored(graph, job, chosen, store, estimate.unread)
         if result is not None:
-            found.done.add(id_)
+            estimate.done.add(id_)
             results[id_] = result
             continue
         size = job.data.limit or UNKNOWN_SIZE
-        if job.task not in found.unread:
+        if job.task not in estimate.unread:
             size = len(cached_splits(job.data).train)
         speed, megabytes = TYPICAL[_kind(graph, job)]
         if job.stage.terms:
             views = 1 + len({term.view for term in job.stage.terms} - {"plain"})
-            found.seconds += size * job.stage.train.epochs * views / speed
-        found.megabytes += megabytes  # losing points are removed, but it is not known when
+            estimate.seconds += size * job.stage.train.epochs * views / speed
+        estimate.megabytes += megabytes  # losing points are removed, but it is not known when
         if job.stage.model.frozen:
             encoded.add((job.task, job.stage.model.name, job.stage.model.layers, size))
-    found.seconds += sum(size * 2 / ENCODED for *_, size in encoded)
-    found.seconds /= max(slots, 1)
-    found.megabytes += ENCODED_MEGABYTES * len(encoded)
-    return found
+    estimate.seconds += sum(size * 2 / ENCODED for *_, size in encoded)
+    estimate.seconds /= max(slots, 1)
+    estimate.megabytes += ENCODED_MEGABYTES * len(encoded)
+    return estimate
 
 
 def _stored(graph: Graph, job: Job, chosen: dict[str, str], store: Path, unread: dict[str, str]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
@@ -306,36 +307,42 @@ def task_recipe(study: Study, task: str) -> Recipe:
         raise
 
 
-def points(axes: Sequence[Mapping[str, Sequence[Any]]]) -> list[tuple[tuple[str, Any], ...]]:
-    """Every point of a grid as (path, value) pairs; the last axis turns fastest, paths of one axis move together."""
-    made: list[tuple[tuple[str, Any], ...]] = [()]
+def grid_points(axes: Sequence[Mapping[str, Sequence[Any]]]) -> list[tuple[tuple[str, Any], ...]]:
+    """Return every point of a grid as (path, value) pairs.
+
+    The last axis varies fastest. An axis may set several paths, whose values then move together.
+    """
+    points: list[tuple[tuple[str, Any], ...]] = [()]
     for axis in axes:
-        steps = list(zip(*([(path, value) for value in values] for path, values in axis.items()), strict=True))
-        made = [(*point, *step) for point in made for step in steps]
-    return made
+        steps = _axis_steps(axis)
+        points = [(*point, *step) for point in points for step in steps]
+    return points
+
+
+def _axis_steps(axis: Mapping[str, Sequence[Any]]) -> list[tuple[tuple[str, Any], ...]]:
+    """Return the steps of an axis: at each of them the (path, value) pairs of all its paths."""
+    pairs_by_path = [[(path, value) for value in values] for path, values in axis.items()]
+    return list(zip(*pairs_by_path, strict=True))
 
 
 def with_variants(study: Study) -> Study:
-    """The study with a stage and a method for every variant."""
+    """Return the study with a stage and a method for every variant."""
     stages, methods, changes = dict(study.stages), dict(study.methods), dict(study.changes)
     for variant in study.variants:
         check_known(variant.of, methods, "variants: there is no method")
         base = methods[variant.of]
-        for place in _positions(variant.axes):
-            chosen = [(path, values[i]) for axis, i in zip(variant.axes, place, strict=True) for path, values in axis.items()]
-            words = [
-                f"{word} {_shown(next(iter(axis.values()))[i])}"
-                for word, axis, i in zip(variant.names, variant.axes, place, strict=True)
-            ]
-            name = f"{variant.of}, {', '.join(words)}"
-            stage = f"{base.stage}-{'-'.join(w.replace(' ', '') for w in words)}"
+        for steps in product(*(_axis_steps(axis) for axis in variant.axes)):
+            # A variant is called by the first value of each axis, as "KD, T 4".
+            labels = [f"{name} {_format_value(step[0][1])}" for name, step in zip(variant.names, steps, strict=True)]
+            suffix = "-".join(label.replace(" ", "") for label in labels)
+            stage = f"{base.stage}-{suffix}"
             stages[stage] = {"like": base.stage}
-            changes[stage] = tuple(chosen)
-            methods[name] = base.replace(stage=stage)
+            changes[stage] = tuple(pair for step in steps for pair in step)
+            methods[f"{variant.of}, {', '.join(labels)}"] = base.replace(stage=stage)
     return study.replace(stages=stages, methods=methods, changes=changes)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -350,19 +357,12 @@ def check_axes(axes: Sequence[Mapping[str, Any]], where: str) -> None:
                 raise InputError(f"{where}: {path} cannot be searched", remedy="make a stage for each, with like")
 
 
-def _positions(axes: Sequence[Mapping[str, Sequence[Any]]]) -> list[tuple[int, ...]]:
-    made: list[tuple[int, ...]] = [()]
-    for axis in axes:
-        made = [(*place, i) for place in made for i in range(len(next(iter(axis.values()))))]
-    return made
-
-
 def place_of(*parts: PlaceSettings) -> PlaceSettings:
-    """What several places say together, the later ones on top of the earlier."""
-    made: dict[str, Any] = {}
+    """Return the settings of several places as one; a later place overrides the earlier ones."""
+    fields: dict[str, Any] = {}
     for part in parts:
-        made |= {key: value for key, value in vars(part).items() if value not in ("", None)}
-    return PlaceSettings(**made)
+        fields |= {key: value for key, value in vars(part).items() if value not in ("", None)}
+    return PlaceSettings(**fields)
 
 
 @dataclass

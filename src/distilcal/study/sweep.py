@@ -21,7 +21,7 @@ from distilcal.runs import main_stage
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Point, collapse_epochs, expand_points, sample_points
 from distilcal.study.scheduler import OnProgress, Outcome, ignore_progress, run_graph
-from distilcal.study.schema import GridSettings, changed_stage, check_axes, points
+from distilcal.study.schema import GridSettings, changed_stage, check_axes, grid_points
 from distilcal.study.templates import check_known
 
 ROUND = 4  # points that Optuna proposes at a time, whatever the number of processes: the same on every machine
@@ -55,7 +55,7 @@ class Sweep:
         for path in paths:
             if paths.count(path) > 1:
                 raise InputError(f"duplicate --grid {path}", remedy="give all its values at once")
-        for point in points(self.axes):  # an unknown path or an invalid value raises here
+        for point in grid_points(self.axes):  # an unknown path or an invalid value raises here
             stage = changed_stage(settings, point)
             self.recipe.replace(stages={**self.recipe.stages, self.stage: stage})
 
@@ -71,7 +71,7 @@ class Sweep:
 
     def runs(self) -> list[Point]:
         """Return the points that need runs of their own."""
-        return points(self.collapsed()[0])
+        return grid_points(self.collapsed()[0])
 
 
 def parse_axes(texts: Sequence[str], recipe: Recipe, stage: str = "") -> tuple[str, tuple[dict[str, Any], ...]]:
@@ -186,7 +186,7 @@ def run_sweep(
         "epochs": result["best"] + 1,
         "by": sweep.choose,
         "dev": result["epochs"][result["best"]]["dev"],
-        "points": len(points(sweep.axes)),
+        "points": len(grid_points(sweep.axes)),
         "runs": len(candidates),
         "failed": {graph.jobs[id_].label: error for id_, error in outcome.failed.items() if id_ in graph.jobs},
         "seconds": outcome.seconds,

@@ -169,9 +169,9 @@ def _check_at_home(a: ModelEvaluation) -> ThresholdCheck | None:
 
 
 def _definitions(a: ModelEvaluation) -> list[dict[str, str]]:
-    found = []
+    definitions = []
     for name, figure in a.test.evaluation.metrics.items():
         function = {**METRICS, **HUMAN_METRICS}[name]
         first = (function.__doc__ or "").strip().split("\n\n")[0]
-        found.append({"name": name, "text": " ".join(first.replace("`", "").split()), "here": figure.definition})
-    return found
+        definitions.append({"name": name, "text": " ".join(first.replace("`", "").split()), "here": figure.definition})
+    return definitions
