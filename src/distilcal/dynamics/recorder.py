@@ -286,7 +286,7 @@ def _to_numpy(observations: _Observations) -> _Observations:
     """Copy tensors to the CPU; done late, since each copy waits for the GPU."""
     saliency = observations.saliency
     return _Observations(
-        rows=_array(observations.rows).astype(np.int64),
+        rows=_array(observations.rows).astype(np.int64, copy=False),
         logits=_array(observations.logits),
         saliency=None if saliency is None else _array(saliency),
     )
