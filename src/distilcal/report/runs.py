@@ -27,8 +27,13 @@ CURVES = (("nll", "NLL on dev"), ("ece", "ECE on dev"), ("entropy", "mean entrop
 METRIC_TITLES = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
 LABEL_HEIGHT, DIGIT_WIDTH = 11.0, 7.0  # of the number beside a point, in chart coordinates
 POINT_RADIUS = 4.5
-# Where the number of a point may stand, as steps from the point to the number's lower left corner, best first.
-LABEL_STEPS = ((7, -5), (7, 13), (-14, -5), (-14, 13), (-3, -9), (-3, 18), (10, 4), (-17, 4))
+# Where the number of a point may stand, as steps from the point to the number's lower left corner, best first: around the
+# point, then in columns above and below it.
+LABEL_STEPS = (
+    *((7, -5), (7, 13), (-14, -5), (-14, 13), (-3, -9), (-3, 18), (10, 4), (-17, 4)),
+    *((across, -5 - LABEL_HEIGHT * row) for row in range(1, 20) for across in (7, -14)),
+    *((across, 13 + LABEL_HEIGHT * row) for row in range(1, 20) for across in (7, -14)),
+)
 
 
 # ---- sentences ---------------------------------------------------------------------------------------------------------
@@ -298,15 +303,14 @@ def _scatter_chart(summary: RunSummary, split: str) -> dict[str, Any]:
 def _place_numbers(points: Sequence[dict[str, Any]]) -> None:
     """Set ``label_x`` and ``label_y`` of every point, so that no number hides a point or another number.
 
-    Each number takes the first place around its point that is free; where all are occupied, it moves up above the point.
+    Each number takes the first free place near its point; where none is free, it stands at the upper right.
     """
     occupied = [
         _box(point["x"] - POINT_RADIUS, point["y"] + POINT_RADIUS, 2 * POINT_RADIUS, 2 * POINT_RADIUS) for point in points
     ]
     for point in points:
         width = DIGIT_WIDTH * len(str(point["number"]))
-        further = [(7, -5 - LABEL_HEIGHT * step) for step in range(1, 20)]
-        for across, down in (*LABEL_STEPS, *further):
+        for across, down in LABEL_STEPS:
             x, y = point["x"] + across, point["y"] + down
             box = _box(x, y, width, LABEL_HEIGHT)
             inside = CHART.x(0) <= x <= CHART.x(1) - width and CHART.y(1) + LABEL_HEIGHT <= y <= CHART.y(0)
