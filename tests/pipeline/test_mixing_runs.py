@@ -258,7 +258,7 @@ def test_calibrated_student(place, tmp_path, monkeypatch, augment):
         own, other = (torch.eye(3)[call[k].labels] for k in ("batch", "other"))
         _, _, left = boxes(
             call["share"].numpy(),
-            call["view"]._rng(call["batch"]).integers((32, 32), size=(len(own), 2))[[0] * len(own)],
+            call["view"]._rng_of_boxes(call["batch"]).integers((32, 32), size=(len(own), 2))[[0] * len(own)],
             32,
             32,
         )

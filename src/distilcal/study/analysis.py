@@ -32,7 +32,7 @@ from distilcal.study.schema import (
     TableSettings,
     claim_pairs,
     claim_places,
-    place_of,
+    merge_places,
     split_of,
 )
 
@@ -288,7 +288,7 @@ def fill_table(results: StudyResults, table: TableSettings) -> dict[str, Any]:
     for i, row in enumerate(table.rows):
         cells.append([])
         for j, column in enumerate(table.columns):
-            place = place_of(table.common, row, column)
+            place = merge_places(table.common, row, column)
             paper_value = table.paper[i][j] if table.paper else math.nan
             cell = _fill_cell(results, place, paper_value)
             cell["difference"] = _compare(results, place)
@@ -357,7 +357,7 @@ def _compare(results: StudyResults, place: PlaceSettings) -> dict[str, Any] | No
     if not place.against:
         return None
     first = results.sample(place)
-    second = results.sample(place_of(place, PlaceSettings(method=place.against)))
+    second = results.sample(merge_places(place, PlaceSettings(method=place.against)))
     if first is None or second is None:
         return None
     compared = difference(first, second)
@@ -387,7 +387,7 @@ def _heading(place: PlaceSettings) -> str:
 
 def _substitute(study: Study, table: TableSettings, place: PlaceSettings) -> str:
     """What replaces the paper's data of a row or column at this scale."""
-    place = place_of(table.common, place)
+    place = merge_places(table.common, place)
     if not place.task:
         return ""
     substitutes = study.tasks[place.task].here
@@ -435,8 +435,8 @@ def _comparison(
 ) -> dict[str, Any]:
     """One comparison of a claim: two methods in one place."""
     metric = results.study.metrics[claim.metric]
-    a = results.sample(place_of(place, PlaceSettings(method=first, metric=claim.metric)))
-    b = results.sample(place_of(place, PlaceSettings(method=second, metric=claim.metric)))
+    a = results.sample(merge_places(place, PlaceSettings(method=first, metric=claim.metric)))
+    b = results.sample(merge_places(place, PlaceSettings(method=second, metric=claim.metric)))
     compared = None
     if a is not None and b is not None:
         compared = difference(a, b)

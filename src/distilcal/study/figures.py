@@ -11,7 +11,7 @@ from distilcal.io.atomic import open_npz
 from distilcal.metrics import binomial_interval, reliability
 from distilcal.predictions import Predictions
 from distilcal.study.analysis import StudyResults, interval
-from distilcal.study.schema import FigureSettings, PlaceSettings, place_of
+from distilcal.study.schema import FigureSettings, PlaceSettings, merge_places
 
 MAP_POINTS = 3000  # examples drawn in a data map; with more, single points can no longer be seen
 Series = dict[str, Any]  # "name", "points", and for a scatter chart "labels"
@@ -149,7 +149,7 @@ def _scatter_series(results: StudyResults, figure: FigureSettings) -> list[Serie
 
 def _mean(results: StudyResults, place: PlaceSettings, method: str, metric: str) -> float:
     """The mean of a metric over seeds in the unit of its axis; NaN if there is no result."""
-    sample = results.sample(place_of(place, PlaceSettings(method=method, metric=metric)))
+    sample = results.sample(merge_places(place, PlaceSettings(method=method, metric=metric)))
     return math.nan if sample is None else interval(sample)[0] * _unit_factor(results, metric)
 
 
@@ -159,7 +159,7 @@ def _line_series(results: StudyResults, figure: FigureSettings) -> list[Series]:
     for place in figure.places:
         points = []
         for method, x in zip(figure.methods, figure.values, strict=True):
-            sample = results.sample(place_of(place, PlaceSettings(method=method, metric=figure.y)))
+            sample = results.sample(merge_places(place, PlaceSettings(method=method, metric=figure.y)))
             if sample is None:
                 continue
             mean_and_bounds = [value * factor for value in interval(sample)]
@@ -186,7 +186,7 @@ def _training_series(results: StudyResults, figure: FigureSettings, place: Place
 
 def _reliability_series(results: StudyResults, method: str, place: PlaceSettings) -> Series | None:
     """The bins of all seeds' predictions together; their intervals are those of one seed's rows, which all seeds share."""
-    by_seed = results.predictions(place_of(place, PlaceSettings(method=method)))
+    by_seed = results.predictions(merge_places(place, PlaceSettings(method=method)))
     if not by_seed:
         return None
     probs = np.concatenate([predictions.probs for predictions in by_seed])

@@ -357,7 +357,7 @@ def check_axes(axes: Sequence[Mapping[str, Any]], where: str) -> None:
                 raise InputError(f"{where}: {path} cannot be searched", remedy="make a stage for each, with like")
 
 
-def place_of(*parts: PlaceSettings) -> PlaceSettings:
+def merge_places(*parts: PlaceSettings) -> PlaceSettings:
     """Return the settings of several places as one; a later place overrides the earlier ones."""
     fields: dict[str, Any] = {}
     for part in parts:
@@ -394,7 +394,7 @@ def required_measurements(study: Study) -> dict[tuple[str, str], Requirements]:
     for table in study.tables:
         for row in table.rows:
             for column in table.columns:
-                place = place_of(table.common, row, column)
+                place = merge_places(table.common, row, column)
                 require(place.method, place)
                 if place.against:
                     require(place.against, place)

@@ -18,7 +18,7 @@ from distilcal.study.schema import (
     changed_stage,
     claim_pairs,
     claim_places,
-    place_of,
+    merge_places,
     task_recipe,
 )
 from distilcal.study.templates import check_known
@@ -68,7 +68,7 @@ def _check_table(study: Study, table: TableSettings) -> None:
     where = f"table {table.name}"
     for row in table.rows:
         for column in table.columns:
-            place = place_of(table.common, row, column)
+            place = merge_places(table.common, row, column)
             check_known(place.method, study.methods, f"{where}: there is no method")
             check_known(place.metric, study.metrics, f"{where}: there is no metric")
             if place.against:
