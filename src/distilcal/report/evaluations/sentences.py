@@ -35,10 +35,10 @@ def next_steps(a: ModelEvaluation) -> Iterator[str]:
     bare = not a.test.classes
     if a.calibrator is None and not bare:
         if a.test.evaluation["ece"].beyond_chance:
-            yield "Give predictions on a development split with --calib to fit a temperature and see what it mends."
+            yield "Give predictions on a development split with --calib to fit a temperature and see what it fixes."
         yield "Choose the threshold on a development split (--calib): chosen on the test rows it flatters itself."
     elif bare:
-        yield "Give the probability of every class to calibrate: confidences alone can be measured, not mended."
+        yield "Give the probability of every class to calibrate: confidences alone can be measured, not calibrated."
     elif a.calibrated is not None and a.calibrator is not None:
         yield from _calibration_steps(a.test, a.calibrated, a.calibrator)
     if not a.ood:
@@ -54,7 +54,7 @@ def _calibration_steps(before: SetEvaluation, after: SetEvaluation, calibrator: 
     others = ", ".join(m for m in FITS if m != calibrator.kind)
     effect = _effect(before, after)
     if effect == "nothing to fix":
-        yield "There is nothing to mend that these rows could show: keep the predictions as they are."
+        yield "These rows show nothing to fix: keep the predictions as they are."
         return
     if effect in ("worse", "no help"):
         yield f"Do not use this calibration; keep the predictions as they are, or try --method with one of {others}."
