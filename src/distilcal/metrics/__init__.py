@@ -16,6 +16,7 @@ from distilcal.metrics.bootstrap import (
     replicates,
 )
 from distilcal.metrics.class_wise import ace, sce, tace
+from distilcal.metrics.decorator import metric
 from distilcal.metrics.definitions import (
     CALIBRATION_ERRORS,
     HIGHER_IS_BETTER,
@@ -29,7 +30,6 @@ from distilcal.metrics.definitions import (
 )
 from distilcal.metrics.human import human_cross_entropy, human_ece, human_tv
 from distilcal.metrics.intervals import binomial_interval, holm, paired_interval
-from distilcal.metrics.metric import metric
 from distilcal.metrics.reliability_diagram import Reliability, reliability
 from distilcal.metrics.rows import Closed
 from distilcal.metrics.scores import accuracy, brier, confidence, entropy, nll

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from distilcal.metrics import variants
-from distilcal.metrics.metric import check_choice, metric
+from distilcal.metrics.decorator import check_choice, metric
 from distilcal.metrics.rows import Binary, Closed, Rows
 from distilcal.predictions import FloatArray, IntArray
 

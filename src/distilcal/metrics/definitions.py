@@ -20,8 +20,8 @@ import numpy as np
 
 from distilcal.errors import InputError
 from distilcal.metrics.class_wise import ace, sce, tace
+from distilcal.metrics.decorator import Metric
 from distilcal.metrics.human import human_cross_entropy, human_ece, human_tv
-from distilcal.metrics.metric import Metric
 from distilcal.metrics.scores import accuracy, brier, confidence, entropy, nll
 from distilcal.metrics.top_label import ada_ece, debiased_ece, ece, ks, mce, oe, rmsce, smooth_ece
 

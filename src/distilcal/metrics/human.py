@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distilcal.errors import InputError
-from distilcal.metrics.metric import human_metric
+from distilcal.metrics.decorator import human_metric
 from distilcal.metrics.rows import Closed, Rows
 from distilcal.predictions import FloatArray
 

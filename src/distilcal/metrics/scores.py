@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distilcal.metrics.metric import metric
+from distilcal.metrics.decorator import metric
 from distilcal.metrics.rows import Rows
 from distilcal.predictions import FloatArray
 

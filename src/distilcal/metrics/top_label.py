@@ -8,7 +8,7 @@ import numpy as np
 
 from distilcal.errors import InputError
 from distilcal.metrics import variants
-from distilcal.metrics.metric import check_choice, metric
+from distilcal.metrics.decorator import check_choice, metric
 from distilcal.metrics.rows import Closed, Rows
 from distilcal.metrics.smooth import residual_histogram, smoothed_error
 from distilcal.predictions import FloatArray
