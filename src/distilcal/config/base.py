@@ -88,7 +88,26 @@ def parse_settings(model: type[S], table: Any, path: str = "") -> S:
 
 
 def collect_unknown_keys(model: type[Settings], values: Any) -> Any:
-    """Move keys that the model does not have into its field ``settings``; anything but a table is returned unchanged."""
+    """Move keys that the model does not have into its field ``settings``; anything but a table is returned unchanged.
+
+    Parameters
+    ----------
+    model : type[Settings]
+        A model with a field ``settings``.
+    values : Any
+        What the model shall be built from.
+
+    Returns
+    -------
+    Any
+        A new table, or the value itself where it is not a table.
+
+    Examples
+    --------
+    >>> from distilcal.config.schema import TermSettings
+    >>> collect_unknown_keys(TermSettings, {"loss": "kd", "temperature": 2.0})
+    {'loss': 'kd', 'settings': {'temperature': 2.0}}
+    """
     if not isinstance(values, Mapping):
         return values
     known = {key: value for key, value in values.items() if key in model.model_fields}
@@ -100,13 +119,46 @@ def collect_unknown_keys(model: type[Settings], values: Any) -> Any:
 
 
 def allow_any_key(schema: dict[str, Any]) -> None:
-    """Let a JSON Schema allow further keys in place of the field ``settings`` that collects them."""
+    """Let a JSON Schema allow further keys in place of the field ``settings`` that collects them.
+
+    Parameters
+    ----------
+    schema : dict
+        The JSON Schema of a model with a field ``settings``; it is changed in place.
+
+    Examples
+    --------
+    >>> schema = {"properties": {"loss": {}, "settings": {}}}
+    >>> allow_any_key(schema)
+    >>> schema
+    {'properties': {'loss': {}}, 'additionalProperties': True}
+    """
     schema["properties"].pop("settings")
     schema["additionalProperties"] = True
 
 
 def check_no_duplicates(values: tuple[Any, ...], name: str) -> None:
-    """Refuse a list that names an entry twice."""
+    """Refuse a list that names an entry twice.
+
+    Parameters
+    ----------
+    values : tuple
+        The entries.
+    name : str
+        Name of the setting, for the message.
+
+    Raises
+    ------
+    InputError
+        With the first entry that is repeated.
+
+    Examples
+    --------
+    >>> check_no_duplicates((1, 2, 1), "layers")
+    Traceback (most recent call last):
+    ...
+    distilcal.errors.InputError: layers contains 1 twice; name each entry once
+    """
     repeated = [value for value in values if values.count(value) > 1]
     if repeated:
         raise InputError(f"{name} contains {repeated[0]!r} twice", remedy="name each entry once")

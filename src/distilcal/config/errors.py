@@ -68,7 +68,18 @@ def explain(error: ValidationError, model: type[BaseModel], path: str = "") -> I
 
 
 def join_path(path: str, location: Location) -> str:
-    """Write a location as ``stages.student.terms[0].weight``.
+    """Return a location as text, such as ``stages.student.terms[0].weight``.
+
+    Parameters
+    ----------
+    path : str
+        Where the location starts; empty: at the top.
+    location : sequence of str or int
+        Keys of tables and positions in lists, as pydantic gives them.
+
+    Returns
+    -------
+    str
 
     Examples
     --------

@@ -62,6 +62,21 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     """Build a recipe from the table of a TOML file; stages with ``like`` inherit from the stage they name.
 
+    Parameters
+    ----------
+    table : mapping
+        Plain tables, lists, text and numbers; it stays as it is.
+
+    Returns
+    -------
+    Recipe
+        The recipe, with all rules checked that need no data.
+
+    Raises
+    ------
+    InputError
+        If a key is unknown, a value is invalid, or ``like`` does not name another stage.
+
     Examples
     --------
     >>> recipe = parse_recipe({"data": {"train": "t.csv"}, "stages": {"a": {"model": {"name": "linear"}}}})
@@ -78,6 +93,31 @@ def resolve_like(name: str, stages: Mapping[str, Any], visited: tuple[str, ...] 
     """Return a stage's table on top of the table of the stage that its key ``like`` names.
 
     The tables ``model``, ``train`` and views of one name are merged key by key; every other key replaces the inherited one.
+
+    Parameters
+    ----------
+    name : str
+        Name of the stage.
+    stages : mapping
+        The tables of all stages.
+    visited : tuple of str
+        The stages that inherit from this one, by which a cycle is noticed.
+
+    Returns
+    -------
+    Any
+        The table without ``like``; a stage that is not a table is returned unchanged.
+
+    Raises
+    ------
+    InputError
+        If ``like`` does not name another stage, or stages inherit from each other in a cycle.
+
+    Examples
+    --------
+    >>> stages = {"a": {"train": {"epochs": 5, "lr": 0.1}}, "b": {"like": "a", "train": {"lr": 0.2}}}
+    >>> resolve_like("b", stages)
+    {'train': {'epochs': 5, 'lr': 0.2}}
     """
     own = stages[name]
     if not isinstance(own, Mapping) or "like" not in own:
@@ -111,6 +151,16 @@ def _merge_tables(inherited: Any, own: Any) -> dict[str, Any] | None:
 def as_table(value: Any) -> Any:
     """Return settings as plain tables and lists, without fields that are None: TOML has no null.
 
+    Parameters
+    ----------
+    value : Any
+        Settings, or a value in them.
+
+    Returns
+    -------
+    Any
+        A dict for settings and mappings, a list for lists and tuples, any other value itself.
+
     Examples
     --------
     >>> as_table(TermSettings(loss="kd", weight=0.9, settings={"temperature": 2.0}))
@@ -128,14 +178,48 @@ def as_table(value: Any) -> Any:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Write a recipe with all its fields as TOML, as `load_recipe` reads it."""
+    """Return a recipe with all its fields as TOML, as `load_recipe` reads it.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+
+    Returns
+    -------
+    str
+    """
     import tomli_w
 
     return tomli_w.dumps(as_table(recipe))
 
 
 def only_stages(recipe: Recipe, names: Sequence[str]) -> Recipe:
-    """Return the recipe with these stages and those they depend on."""
+    """Return the recipe with these stages and those they depend on.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe; it stays as it is.
+    names : sequence of str
+        Names of stages.
+
+    Returns
+    -------
+    Recipe
+        Its stages are in the order of the recipe.
+
+    Raises
+    ------
+    InputError
+        If a stage does not exist.
+
+    Examples
+    --------
+    >>> stages = {"a": {"model": {"name": "linear"}}, "b": {"model": {"name": "linear"}}}
+    >>> list(only_stages(parse_recipe({"data": {"train": "t.csv"}, "stages": stages}), ["b"]).stages)
+    ['b']
+    """
     unknown = [name for name in names if name not in recipe.stages]
     if unknown:
         close = get_close_matches(unknown[0], recipe.stages, n=3, cutoff=0.4) or list(recipe.stages)
@@ -178,7 +262,29 @@ def apply_change(table: dict[str, Any], change: str) -> None:
 
 
 def set_value(table: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a path such as ``terms.0.weight`` in a table; tables that are missing on the way are added."""
+    """Set the value at a path such as ``terms.0.weight`` in a table; tables that are missing on the way are added.
+
+    Parameters
+    ----------
+    table : dict
+        The table; it is changed in place.
+    path : str
+        Keys, joined by dots; lists are entered by number, from 0.
+    value : Any
+        The new value.
+
+    Raises
+    ------
+    InputError
+        If the path leads through a value that is not a table, or to an entry that a list does not have.
+
+    Examples
+    --------
+    >>> table = {"terms": [{"weight": 1.0}]}
+    >>> set_value(table, "terms.0.weight", 0.5)
+    >>> table
+    {'terms': [{'weight': 0.5}]}
+    """
     *parents, last = path.split(".")
     place: Any = table
     for key in parents:

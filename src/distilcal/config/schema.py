@@ -460,7 +460,16 @@ class Recipe(Settings):
 
 
 def is_folder(map_source: str) -> bool:
-    """Whether a map is taken from a folder, not from a stage.
+    """Return whether a map is read from a folder, not from a stage.
+
+    Parameters
+    ----------
+    map_source : str
+        The setting ``map`` of a stage.
+
+    Returns
+    -------
+    bool
 
     Examples
     --------
@@ -471,13 +480,33 @@ def is_folder(map_source: str) -> bool:
 
 
 def dependencies(stage: StageSettings) -> list[str]:
-    """Return the names of the stages that must be trained before this one."""
+    """Return the names of the stages that must be trained before this one.
+
+    Parameters
+    ----------
+    stage : StageSettings
+        The stage.
+
+    Returns
+    -------
+    list of str
+        Its teacher, the stage it starts from and that of its map, as far as it has them.
+    """
     map_stage = "" if is_folder(stage.map) else stage.map
     return [name for name in (stage.teacher, stage.model.start_from, map_stage) if name]
 
 
 def ordered_stages(recipe: Recipe) -> list[str]:
     """Return the names of the stages, each after those it depends on and otherwise in the order of the recipe.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+
+    Returns
+    -------
+    list of str
 
     Raises
     ------

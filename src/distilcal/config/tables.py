@@ -13,6 +13,16 @@ TYPES = {"string": "text", "integer": "integer", "number": "number", "boolean": 
 def settings_table(model: type[Settings]) -> str:
     """Return a Markdown table of the settings of a model.
 
+    Parameters
+    ----------
+    model : type[Settings]
+        The model; every field has a description.
+
+    Returns
+    -------
+    str
+        A row for each key that a user may write.
+
     Examples
     --------
     >>> from distilcal.config.schema import TermSettings

@@ -35,6 +35,15 @@ def encoder_config(source: str) -> dict[str, Any]:
 def layer_count(config: Mapping[str, Any]) -> int:
     """Return the number of layers of an encoder; 0 if its configuration has none.
 
+    Parameters
+    ----------
+    config : mapping
+        Its config.json, as `encoder_config` returns it.
+
+    Returns
+    -------
+    int
+
     Examples
     --------
     >>> layer_count({"n_layers": 6})
@@ -44,7 +53,16 @@ def layer_count(config: Mapping[str, Any]) -> int:
 
 
 def has_classification_head(config: Mapping[str, Any]) -> bool:
-    """Whether the model was saved with a classification head.
+    """Return whether the model was saved with a classification head.
+
+    Parameters
+    ----------
+    config : mapping
+        Its config.json, as `encoder_config` returns it.
+
+    Returns
+    -------
+    bool
 
     Examples
     --------

@@ -87,14 +87,36 @@ def check_recipe(recipe: Recipe, splits: Splits) -> None:
 
 
 def check_prediction_files(stage: StageToCheck) -> None:
-    """The files of a model that is known by its predictions must exist."""
+    """Check that the files of a model that is known by its predictions exist.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        With the first file that does not exist.
+    """
     for path in stage.settings.predictions:
         if not Path(path).exists():
             raise InputError("there is no such file", source=path, remedy=f"check {stage.path}.predictions")
 
 
 def check_views_exist(stage: StageToCheck) -> None:
-    """A term must look at a view that is built in or defined in the stage."""
+    """Check that every term uses a view that is built in or defined in the stage.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        With the first view that does not exist.
+    """
     known = (*VIEWS, *MIXED, *stage.settings.views)
     for index, term in enumerate(stage.settings.terms):
         if term.view not in known:
@@ -104,7 +126,18 @@ def check_views_exist(stage: StageToCheck) -> None:
 
 
 def check_losses(stage: StageToCheck) -> None:
-    """Each loss must exist, have its settings, and be computable with their values."""
+    """Check that each loss exists, has its settings, and can be computed with their values.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage; its losses are computed once on a few random rows.
+
+    Raises
+    ------
+    InputError
+        For the first loss that fails.
+    """
     trial_view, context = _trial_batch(len(stage.train.classes))
     for index, term in enumerate(stage.settings.terms):
         where = f"{stage.path}.terms[{index}]"
@@ -121,7 +154,18 @@ def check_losses(stage: StageToCheck) -> None:
 
 
 def check_labels_of_mixed_terms(stage: StageToCheck) -> None:
-    """A loss that needs one label for each example cannot look at mixed examples, which have two."""
+    """Check that no loss that needs one label for each example uses mixed examples, which have two.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        For the first such term.
+    """
     views = stage_views(stage.settings)
     for index, term in enumerate(stage.settings.terms):
         mixes = term.view in views and views[term.view].kind != "cutout"
@@ -133,7 +177,18 @@ def check_labels_of_mixed_terms(stage: StageToCheck) -> None:
 
 
 def check_views(stage: StageToCheck) -> None:
-    """The views must be possible with this kind of data, its size and this network."""
+    """Check that the views are possible with this kind of data, its size and this network.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        For the first view that is not possible.
+    """
     for name, view in stage_views(stage.settings).items():
         path = f"{stage.path}.views.{name}"
         _check_view_fits_inputs(view, stage.train, path)
@@ -145,7 +200,18 @@ def check_views(stage: StageToCheck) -> None:
 
 
 def check_map_folder(stage: StageToCheck) -> None:
-    """A map from a folder must be of the same examples, labels and classes."""
+    """Check that a map from a folder is of the same examples, labels and classes.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage; its training data are labelled.
+
+    Raises
+    ------
+    InputError
+        If the map cannot be read, or is of other data.
+    """
     if is_folder(stage.settings.map):
         train = stage.train
         assert train.labels is not None
@@ -153,7 +219,18 @@ def check_map_folder(stage: StageToCheck) -> None:
 
 
 def check_network(stage: StageToCheck) -> None:
-    """The network must exist for this kind of data and have the layers that are kept."""
+    """Check that the network exists for this kind of data and has the layers that are kept.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        If there is no such network, or it has fewer layers.
+    """
     model = stage.settings.model
     if not model.name:
         return

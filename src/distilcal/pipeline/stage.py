@@ -153,7 +153,18 @@ def plan_stages(recipe: Recipe, splits: Splits, store: Path) -> dict[str, Stage]
 
 
 def move_to_device(classifier: Classifier) -> Classifier:
-    """Move a classifier to the GPU if there is one, and return it."""
+    """Move a classifier to the GPU if there is one, and return it.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        Its network, and the encoder where that is frozen, are moved in place.
+
+    Returns
+    -------
+    Classifier
+        The same classifier.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     classifier.network.to(device)
     if isinstance(classifier.inputs, FrozenInputs):

@@ -21,7 +21,18 @@ PAIRS_BY_HALF = ("halves", "similar", "dissimilar")
 
 
 def stage_views(stage: StageSettings) -> dict[str, ViewSettings]:
-    """Return the views that the terms of a stage use beside the plain one, also those that are named without settings."""
+    """Return the views that the terms of a stage use beside the plain one, also those that are named without settings.
+
+    Parameters
+    ----------
+    stage : StageSettings
+        The stage.
+
+    Returns
+    -------
+    dict of str to ViewSettings
+        The views by name; a kind of mixing that has no settings gets the defaults.
+    """
     defaults: dict[str, ViewSettings] = {kind: ViewSettings(kind=kind) for kind in MIXED}
     views = {**defaults, **stage.views}
     return {term.view: views[term.view] for term in stage.terms if term.view not in VIEWS}
@@ -77,7 +88,23 @@ def _load_map(stage: StageSettings, train: Dataset, map_folders: Mapping[str, Pa
 
 
 def build_recorder(stage: StageSettings, train: Dataset, classifier: Classifier, folder: Path) -> Recorder:
-    """Build a recorder for the training data; a large table is memory-mapped in the folder."""
+    """Build a recorder for the training data; a large table is memory-mapped in the folder.
+
+    Parameters
+    ----------
+    stage : StageSettings
+        Its ``record_features`` decides whether features are recorded beside the logits.
+    train : Dataset
+        The training data, with labels.
+    classifier : Classifier
+        The network that is trained.
+    folder : Path
+        Where each process keeps a table of more than 256 MiB, in a folder of its own.
+
+    Returns
+    -------
+    Recorder
+    """
     assert train.labels is not None
     width = feature_width(classifier) if stage.record_features else 0
     is_large = len(train) * (len(train.classes) + width) * 4 > IN_MEMORY
@@ -88,6 +115,16 @@ def build_recorder(stage: StageSettings, train: Dataset, classifier: Classifier,
 
 
 def feature_width(classifier: Classifier) -> int:
-    """Return the numbers of an example's features; for multiple choice, those of all its choices."""
+    """Return the number of features of an example; for multiple choice, of all its choices together.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The classifier.
+
+    Returns
+    -------
+    int
+    """
     width = classifier.network.output.in_features
     return width * len(classifier.classes) if classifier.multiple_choice else width

@@ -234,6 +234,11 @@ def interval(sample: Sample, limit: float = math.inf) -> tuple[float, float, flo
 def difference(first: Sample, second: Sample) -> tuple[float, float, float, float] | None:
     """Return ``first - second`` with its interval and p-value, over the seeds that both have.
 
+    Parameters
+    ----------
+    first, second : Sample
+        Figures of one metric in one place, whose replicates resample the same examples.
+
     Returns
     -------
     tuple of float or None

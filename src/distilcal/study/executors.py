@@ -47,7 +47,18 @@ class Executor(Protocol):
 
 
 def run_in_worker(arguments: Arguments) -> dict[str, Any]:
-    """Run a job in a worker process. An error is returned as text, which every process can unpickle."""
+    """Run a job in a worker process. An error is returned as text, which every process can unpickle.
+
+    Parameters
+    ----------
+    arguments : mapping of str to Any
+        Keyword arguments of `distilcal.study.job.run_job`.
+
+    Returns
+    -------
+    dict
+        What the job returned; ``{"error": text}`` if it failed.
+    """
     from distilcal.study.job import run_job  # imports torch
 
     try:
@@ -59,7 +70,22 @@ def run_in_worker(arguments: Arguments) -> dict[str, Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as one line: our own by their message, others with their type before it."""
+    """Return an error as text: our own errors as their message, others with their type before it.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> error_text(KeyError("dev"))
+    "KeyError: 'dev'"
+    """
     if isinstance(error, DistilcalError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -148,7 +148,29 @@ def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str
 
 
 def expand_points(recipe: Recipe, stage: str, candidates: Sequence[Point], by: str) -> Graph:
-    """Expand one stage of a recipe to a job at every given point, everything these need, and the choice between them."""
+    """Expand one stage of a recipe to a job at every given point, everything these need, and the choice between them.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the stage.
+    stage : str
+        Name of the stage.
+    candidates : sequence of Point
+        The points, each as (path in the stage, value) pairs.
+    by : {"accuracy", "nll"}
+        Metric on dev by which the best job is chosen.
+
+    Returns
+    -------
+    Graph
+        Without cells: the one choice is the result.
+
+    Raises
+    ------
+    InputError
+        If a path does not exist in the stage, or a value is invalid.
+    """
     expansion = _Expansion()
     settings = recipe.stages[stage]
     needs = expansion.add_needs(recipe, settings, stage, recipe.seed)
@@ -269,7 +291,29 @@ def collapse_epochs(grid: GridSettings, stage: StageSettings) -> tuple[list[dict
 
 
 def sample_points(candidates: list[Point], count: int, seed: int = 0) -> list[Point]:
-    """Draw ``count`` of the points at random, in their own order; 0 means all of them."""
+    """Draw ``count`` of the points at random without replacement, and return them in their own order.
+
+    Parameters
+    ----------
+    candidates : list of Point
+        The points to draw from.
+    count : int
+        Number of points; 0, or a number that is not below that of the candidates, means all of them.
+    seed : int
+        Seed of the draw.
+
+    Returns
+    -------
+    list of Point
+
+    Examples
+    --------
+    >>> points = [(("train.lr", lr),) for lr in (0.1, 0.2, 0.3)]
+    >>> len(sample_points(points, 2))
+    2
+    >>> sample_points(points, 0) == points
+    True
+    """
     if not count or count >= len(candidates):
         return candidates
     drawn = np.random.default_rng(seed).choice(len(candidates), count, replace=False)
@@ -316,6 +360,15 @@ def job_recipe(graph: Graph, id_: str, chosen: dict[str, str]) -> tuple[Recipe, 
 
 def describe_point(point: Point) -> str:
     """Describe a point by the last part of each path, or the whole path where two would read alike.
+
+    Parameters
+    ----------
+    point : Point
+        (path, value) pairs.
+
+    Returns
+    -------
+    str
 
     Examples
     --------

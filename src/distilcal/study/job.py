@@ -104,7 +104,25 @@ def run_job(
 
 
 def stored_result(table: Mapping[str, Any], name: str, store: Path, *, keep: bool) -> dict[str, Any] | None:
-    """Return the history of a job's stage if it is in the store. Reads the data, trains nothing."""
+    """Return the history of a job's stage if it is in the store. Reads the data, trains nothing.
+
+    Parameters
+    ----------
+    table : mapping
+        The recipe as a plain table, with every stage that this one depends on.
+    name : str
+        Name of the stage.
+    store : Path
+        Folder of the store.
+    keep : bool
+        False for a point of a grid: its stored history is enough, even where its model was removed.
+
+    Returns
+    -------
+    dict or None
+        ``epochs``, the history, and ``best``, the index of the kept epoch; for a point without its model also ``key`` and
+        ``own``, as `run_job` returns them. None if the stage is not stored.
+    """
     recipe = parse_recipe(table)
     stage = plan_stages(recipe, cached_splits(recipe.data), store)[name]
     if stage.done:
@@ -125,7 +143,20 @@ def _stored_point(path: Path) -> dict[str, Any] | None:
 
 
 def check_sets(measure: Measure, splits: Splits) -> None:
-    """Refuse before training what could not be measured after it."""
+    """Refuse before training what could not be measured after it.
+
+    Parameters
+    ----------
+    measure : Measure
+        What shall be measured.
+    splits : Splits
+        The data of the job.
+
+    Raises
+    ------
+    InputError
+        If a set does not exist, or a class whose features shall be shown is not in the data.
+    """
     sets = [data.name for data in splits]
     for name in measure.sets:
         if name not in sets:
@@ -144,7 +175,17 @@ def _best_epoch(stage: Stage) -> int:
 
 @lru_cache(maxsize=4)
 def cached_splits(data: DataSettings) -> Splits:
-    """Read the splits, once in each process: the jobs of a study come task by task."""
+    """Read the splits, once in each process: the jobs of a study come task by task.
+
+    Parameters
+    ----------
+    data : DataSettings
+        The settings of the data; the splits of the last four are kept in memory.
+
+    Returns
+    -------
+    Splits
+    """
     return read_splits(data)
 
 

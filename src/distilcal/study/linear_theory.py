@@ -16,10 +16,34 @@ FloatArray = NDArray[np.float64]
 
 
 def theorem1_student(inputs: ArrayLike, labels: ArrayLike, teacher: ArrayLike, *, alpha: float) -> FloatArray:
-    """``α·w_t + 4(1 - α)·X⁺(y - ½)``: what a linear student learns, to first order in its logits.
+    """Return ``α·w_t + 4(1 - α)·X⁺(y - ½)``: what a linear student learns, to first order in its logits.
 
-    ``inputs`` are (N, d). With fewer rows than columns, X⁺ is the pseudo-inverse and the first term holds where the teacher
-    lies in the span of the rows.
+    Parameters
+    ----------
+    inputs : array of shape (N, d)
+        With fewer rows than columns, X⁺ is the pseudo-inverse and the first term holds where the teacher lies in the span of
+        the rows.
+    labels : array of shape (N,)
+        0 or 1, or probabilities of class 1.
+    teacher : array of shape (d,)
+        Weights of the teacher, w_t.
+    alpha : float
+        Weight of the teacher in the loss, from 0 to 1.
+
+    Returns
+    -------
+    array of shape (d,)
+        Weights of the student.
+
+    Raises
+    ------
+    InputError
+        If the shapes do not fit.
+
+    Examples
+    --------
+    >>> theorem1_student([[1.0, 0.0], [0.0, 1.0]], [1, 0], [2.0, -4.0], alpha=0.5)
+    array([ 2., -3.])
     """
     x, y, w = _checked(inputs, labels, teacher)
     solution, *_ = np.linalg.lstsq(x, y - 0.5, rcond=None)
@@ -29,7 +53,39 @@ def theorem1_student(inputs: ArrayLike, labels: ArrayLike, teacher: ArrayLike, *
 def linear_kd_losses(
     student: ArrayLike, inputs: ArrayLike, labels: ArrayLike, teacher: ArrayLike, *, alpha: float, temperature: float = 1.0
 ) -> tuple[float, float, float]:
-    """Cross-entropy with the labels, T² times that with the teacher, and their weighted sum; all summed over rows."""
+    """Return the cross-entropy with the labels, T² times that with the teacher, and their weighted sum.
+
+    Parameters
+    ----------
+    student : array of shape (d,)
+        Weights of the student.
+    inputs : array of shape (N, d)
+        One row for each example.
+    labels : array of shape (N,)
+        0 or 1, or probabilities of class 1.
+    teacher : array of shape (d,)
+        Weights of the teacher.
+    alpha : float
+        Weight of the teacher in the sum, from 0 to 1.
+    temperature : float
+        T, by which the logits of both are divided in the second loss; above 0.
+
+    Returns
+    -------
+    hard_loss, soft_loss, total : float
+        In nats, summed over rows; ``total = (1 - alpha)·hard_loss + alpha·soft_loss``.
+
+    Raises
+    ------
+    InputError
+        If the shapes of inputs, labels and teacher do not fit.
+
+    Examples
+    --------
+    >>> losses = linear_kd_losses([0.0], [[1.0]], [1], [0.0], alpha=0.5)
+    >>> [round(loss, 4) for loss in losses]
+    [0.6931, 0.6931, 0.6931]
+    """
     x, y, w = _checked(inputs, labels, teacher)
     logits = x @ np.asarray(student, np.float64)
     soft = _sigmoid(x @ w / temperature)
@@ -41,7 +97,36 @@ def linear_kd_losses(
 def exact_student(
     inputs: ArrayLike, labels: ArrayLike, teacher: ArrayLike, *, alpha: float, temperature: float = 1.0
 ) -> FloatArray:
-    """The minimiser itself, by Newton's method with halved steps; the objective is convex."""
+    """Return the student that minimises the loss, by Newton's method with halved steps; the objective is convex.
+
+    Parameters
+    ----------
+    inputs : array of shape (N, d)
+        One row for each example.
+    labels : array of shape (N,)
+        0 or 1, or probabilities of class 1.
+    teacher : array of shape (d,)
+        Weights of the teacher.
+    alpha : float
+        Weight of the teacher in the loss, from 0 to 1.
+    temperature : float
+        Temperature of the distillation, above 0.
+
+    Returns
+    -------
+    array of shape (d,)
+        Weights of the student, after at most 200 steps.
+
+    Raises
+    ------
+    InputError
+        If the shapes do not fit.
+
+    Examples
+    --------
+    >>> exact_student([[1.0], [-1.0]], [1, 0], [2.0], alpha=1.0, temperature=4.0).round(6)
+    array([2.])
+    """
     x, y, w = _checked(inputs, labels, teacher)
     soft = _sigmoid(x @ w / temperature)
     student = theorem1_student(x, y, w, alpha=alpha)

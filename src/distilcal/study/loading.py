@@ -75,7 +75,27 @@ def _read_table(source: str) -> dict[str, Any]:
 
 
 def parse_study(table: Mapping[str, Any], scale: str, seeds: int | None = None) -> Study:
-    """Parse the table of a study's file at a scale; ``seeds`` as in `load_study`."""
+    """Build a study at one scale from the table of its file.
+
+    Parameters
+    ----------
+    table : mapping
+        The file as TOML has it, with the table ``scales``.
+    scale : str
+        One of the study's scales.
+    seeds : int, optional
+        How many seeds: the study's own first, then others. By default the study's.
+
+    Returns
+    -------
+    Study
+        With templates and variants written out, and every name checked.
+
+    Raises
+    ------
+    InputError
+        If there is no such scale, a key is unknown, a value is invalid, or a name refers to nothing.
+    """
     changes = _scale_changes(table, scale)
     base = {key: value for key, value in table.items() if key != "scales"}
     if "changes" in base:

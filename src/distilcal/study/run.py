@@ -90,7 +90,18 @@ def run_study(
 
 
 def check_jobs(graph: Graph) -> None:
-    """Check the recipe of every job before any of them runs, including the points of grids, which no file spells out."""
+    """Check the recipe of every job before any of them runs, including the points of grids, which no file spells out.
+
+    Parameters
+    ----------
+    graph : Graph
+        The jobs. Where a job needs a choice, the first of its jobs stands for it.
+
+    Raises
+    ------
+    InputError
+        If a recipe is invalid, with the label of the job.
+    """
     first_points = {choice.id: choice.jobs[0] for choice in graph.choices.values()}
     for id_, job in graph.jobs.items():
         try:
@@ -101,7 +112,20 @@ def check_jobs(graph: Graph) -> None:
 
 
 def measures_of(study: Study, graph: Graph) -> Callable[[str], Measure]:
-    """Return a function from the id of a job or choice to what must be measured of its model, for all its methods."""
+    """Return a function from the id of a job or choice to what must be measured of its model, for all its methods.
+
+    Parameters
+    ----------
+    study : Study
+        The study at one scale.
+    graph : Graph
+        Its jobs.
+
+    Returns
+    -------
+    callable
+        ``measure(id_) -> Measure``, for the ids that fill cells of the graph.
+    """
     metrics = {name: {"metric": metric.metric, **metric.settings} for name, metric in study.metrics.items()}
     by_method = required_measurements(study)
     by_id: dict[str, Requirements] = {}
@@ -116,7 +140,18 @@ def measures_of(study: Study, graph: Graph) -> Callable[[str], Measure]:
 
 
 def gather_results(results: StudyResults) -> dict[str, Any]:
-    """Gather tables, claims, figures, theorems and failures of a study, as ``results.json`` holds them."""
+    """Gather tables, claims, figures, theorems and failures of a study, as ``results.json`` holds them.
+
+    Parameters
+    ----------
+    results : StudyResults
+        The figures of the study that was run.
+
+    Returns
+    -------
+    dict
+        Ready for JSON; the environment and the times are not in it.
+    """
     study, outcome, graph = results.study, results.outcome, results.graph
     errors = {**outcome.failed, **outcome.unmeasured}
     return {

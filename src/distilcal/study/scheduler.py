@@ -57,7 +57,13 @@ OnProgress = Callable[[StudyProgress], None]
 
 
 def ignore_progress(progress: StudyProgress) -> None:
-    """Do nothing: the default of ``on_progress``."""
+    """Do nothing: the default of ``on_progress``.
+
+    Parameters
+    ----------
+    progress : StudyProgress
+        It is not used.
+    """
 
 
 def run_graph(
@@ -219,7 +225,20 @@ class _GraphRun:
 
 
 def best_of(choice: Choice, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the job with the best figure on dev; the first of equals."""
+    """Return the job with the best figure on dev; the first of equals.
+
+    Parameters
+    ----------
+    choice : Choice
+        The jobs to choose from, and the metric: the highest accuracy or the lowest value of any other.
+    results : mapping of str to mapping
+        Id of the job → what it returned; its kept epoch is compared.
+
+    Returns
+    -------
+    str
+        Id of the job.
+    """
 
     def dev_figure(job: str) -> float:
         result = results[job]
@@ -234,6 +253,21 @@ def remove_losers(graph: Graph, outcome: Outcome, store: Path, choice: Choice) -
     """Remove the models that were trained for a choice and lost; return the number of bytes that are freed.
 
     Models that another choice still waits for, that somebody else trained, or that are in use stay.
+
+    Parameters
+    ----------
+    graph : Graph
+        The jobs and choices.
+    outcome : Outcome
+        What running them has produced so far, this choice included.
+    store : Path
+        Folder of the store.
+    choice : Choice
+        The choice that was made.
+
+    Returns
+    -------
+    int
     """
     kept_keys = {result["key"] for job, result in outcome.results.items() if not graph.jobs[job].candidate}
     open_choices = [c for c in graph.choices.values() if c.id not in outcome.chosen and c.id not in outcome.failed]

@@ -293,7 +293,24 @@ def _is_number(value: Any) -> bool:
 
 
 def task_recipe(study: Study, task: str) -> Recipe:
-    """The recipe of a task: all stages of the study, with what the task changes, on its data."""
+    """Return the recipe of a task: all stages of the study, with what the task changes, on its data.
+
+    Parameters
+    ----------
+    study : Study
+        The study at one scale.
+    task : str
+        Name of the task.
+
+    Returns
+    -------
+    Recipe
+
+    Raises
+    ------
+    InputError
+        If the task does not make a valid recipe.
+    """
     settings = study.tasks[task]
     table = {
         "name": study.name or "study",
@@ -311,6 +328,21 @@ def grid_points(axes: Sequence[Mapping[str, Sequence[Any]]]) -> list[tuple[tuple
     """Return every point of a grid as (path, value) pairs.
 
     The last axis varies fastest. An axis may set several paths, whose values then move together.
+
+    Parameters
+    ----------
+    axes : sequence of mappings of str to sequences
+        For each axis, path in the stage → its values; the values of one axis are equally many.
+
+    Returns
+    -------
+    list of Point
+        One empty point if there are no axes.
+
+    Examples
+    --------
+    >>> grid_points([{"train.lr": [0.1, 0.2]}, {"train.epochs": [3]}])
+    [(('train.lr', 0.1), ('train.epochs', 3)), (('train.lr', 0.2), ('train.epochs', 3))]
     """
     points: list[tuple[tuple[str, Any], ...]] = [()]
     for axis in axes:
@@ -326,7 +358,23 @@ def _axis_steps(axis: Mapping[str, Sequence[Any]]) -> list[tuple[tuple[str, Any]
 
 
 def with_variants(study: Study) -> Study:
-    """Return the study with a stage and a method for every variant."""
+    """Return the study with a stage and a method for every variant.
+
+    Parameters
+    ----------
+    study : Study
+        The study as its file has it.
+
+    Returns
+    -------
+    Study
+        A method "KD" with a variant over "T" gets methods such as "KD, T 4".
+
+    Raises
+    ------
+    InputError
+        If a variant is of a method that does not exist.
+    """
     stages, methods, changes = dict(study.stages), dict(study.methods), dict(study.changes)
     for variant in study.variants:
         check_known(variant.of, methods, "variants: there is no method")
@@ -347,7 +395,28 @@ def _format_value(value: Any) -> str:
 
 
 def check_axes(axes: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Refuse axes without values, of unequal lengths, or over what decides which other stages a stage needs."""
+    """Refuse axes without values, of unequal lengths, or over what decides which other stages a stage needs.
+
+    Parameters
+    ----------
+    axes : sequence of mappings
+        For each axis, path in the stage → list of values.
+    where : str
+        Where the axes are in the file, for the message.
+
+    Raises
+    ------
+    InputError
+        For the first axis that is invalid.
+
+    Examples
+    --------
+    >>> check_axes([{"train.lr": [0.1, 0.2], "train.epochs": [3, 5]}], "grids.lr")
+    >>> check_axes([{"teacher": ["large"]}], "grids.teachers")
+    Traceback (most recent call last):
+    ...
+    distilcal.errors.InputError: grids.teachers: teacher cannot be searched; make a stage for each, with like
+    """
     for axis in axes:
         lengths = {len(values) if isinstance(values, list) else 0 for values in axis.values()}
         if len(lengths) != 1 or 0 in lengths:
@@ -358,7 +427,23 @@ def check_axes(axes: Sequence[Mapping[str, Any]], where: str) -> None:
 
 
 def merge_places(*parts: PlaceSettings) -> PlaceSettings:
-    """Return the settings of several places as one; a later place overrides the earlier ones."""
+    """Return the settings of several places as one; a later place overrides the earlier ones.
+
+    Parameters
+    ----------
+    *parts : PlaceSettings
+        The places; fields that are empty override nothing.
+
+    Returns
+    -------
+    PlaceSettings
+
+    Examples
+    --------
+    >>> place = merge_places(PlaceSettings(task="MRPC", metric="ece"), PlaceSettings(metric="nll"))
+    >>> place.task, place.metric
+    ('MRPC', 'nll')
+    """
     fields: dict[str, Any] = {}
     for part in parts:
         fields |= {key: value for key, value in vars(part).items() if value not in ("", None)}
@@ -381,9 +466,17 @@ class Requirements:
 
 
 def required_measurements(study: Study) -> dict[tuple[str, str], Requirements]:
-    """Return (method, task) → what must be measured, for everything that a table, claim or figure uses.
+    """Return what must be measured for everything that a table, claim or figure uses. Only these are trained.
 
-    Only these are trained.
+    Parameters
+    ----------
+    study : Study
+        The study at one scale.
+
+    Returns
+    -------
+    dict of (str, str) to Requirements
+        (method, task) → what is needed of it.
     """
     required: dict[tuple[str, str], Requirements] = {}
 
@@ -411,24 +504,81 @@ def required_measurements(study: Study) -> dict[tuple[str, str], Requirements]:
 
 
 def claim_places(study: Study, claim: ClaimSettings) -> tuple[PlaceSettings, ...]:
-    """Where a claim is looked at: its own places, or the first set of every task."""
+    """Return where a claim is tested: its own places, or one for every task.
+
+    Parameters
+    ----------
+    study : Study
+        The study of the claim.
+    claim : ClaimSettings
+        The claim.
+
+    Returns
+    -------
+    tuple of PlaceSettings
+        A place for a whole task names no set; `split_of` resolves it.
+    """
     return claim.places or tuple(PlaceSettings(task=task) for task in study.tasks)
 
 
 def claim_pairs(claim: ClaimSettings) -> list[tuple[str, str]]:
-    """The comparisons of a claim: the method that shall be lower or higher, and the other."""
+    """Return the comparisons of a claim: the method that shall be lower or higher, and the other.
+
+    Parameters
+    ----------
+    claim : ClaimSettings
+        The claim.
+
+    Returns
+    -------
+    list of (str, str)
+
+    Examples
+    --------
+    >>> claim_pairs(ClaimSettings(text="KD helps", metric="ece", lower="KD", than="ERM"))
+    [('KD', 'ERM')]
+    """
     if claim.pairs:
         return [(pair[0], pair[1]) for pair in claim.pairs]
     return [(claim.lower or claim.higher, claim.than)]
 
 
 def split_of(study: Study, place: PlaceSettings) -> str:
-    """The split that a place is measured on."""
+    """Return the name of the split that a place is measured on.
+
+    Parameters
+    ----------
+    study : Study
+        The study of the place.
+    place : PlaceSettings
+        Names a task, and one of its sets or a split; without either, the split is test.
+
+    Returns
+    -------
+    str
+    """
     sets = study.tasks[place.task].sets
     return sets.get(place.set, place.set or "test")
 
 
 def changed_stage(stage: StageSettings, changes: Iterable[tuple[str, Any]]) -> StageSettings:
-    """A stage with values changed along their paths."""
+    """Return a stage with values changed along their paths.
+
+    Parameters
+    ----------
+    stage : StageSettings
+        The stage; it stays as it is.
+    changes : iterable of (str, value)
+        Paths such as ``terms.0.weight`` and their new values.
+
+    Returns
+    -------
+    StageSettings
+
+    Raises
+    ------
+    InputError
+        If a path does not exist, or a value is invalid.
+    """
     changes = list(changes)
     return with_values(stage, changes) if changes else stage

@@ -88,6 +88,20 @@ def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
     A list is replaced, unless the change is a table whose keys are numbers: it changes those entries, counted from 0.
 
+    Parameters
+    ----------
+    base, changes : mapping
+        Plain tables, as TOML has them; neither is changed.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    InputError
+        If a change is for an entry that a list does not have.
+
     Examples
     --------
     >>> merge_tables({"a": {"x": 1, "y": [{"w": 1}, {"w": 2}]}}, {"a": {"x": 3, "y": {"1": {"w": 5}}}})
@@ -118,13 +132,53 @@ def _merge_entries(entries: list[Any], changes: Mapping[str, Any], name: str) ->
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the known names that resemble this one, or all of them, for an error message."""
+    """Return the known names that resemble this one, or all of them, for an error message.
+
+    Parameters
+    ----------
+    name : str
+        A name that is not known.
+    known : iterable of str
+        Those that are.
+
+    Returns
+    -------
+    str
+        At most four names that resemble it, joined by commas.
+
+    Examples
+    --------
+    >>> closest("studnet", ["teacher", "student"])
+    'student'
+    """
     names = list(known)
     return ", ".join(get_close_matches(name, names, n=4, cutoff=0.4) or names)
 
 
 def check_known(name: str, known: Iterable[str], problem: str) -> None:
-    """Raise an ``InputError`` with the closest names if a name is not among the known ones."""
+    """Raise an ``InputError`` with the closest names if a name is not among the known ones.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    known : iterable of str
+        The names that exist.
+    problem : str
+        Start of the message; the name follows it.
+
+    Raises
+    ------
+    InputError
+        If the name is not known.
+
+    Examples
+    --------
+    >>> check_known("studnet", ["teacher", "student"], "there is no stage")
+    Traceback (most recent call last):
+    ...
+    distilcal.errors.InputError: there is no stage 'studnet'; did you mean student?
+    """
     names = list(known)
     if name not in names:
         raise InputError(f"{problem} {name!r}", remedy=f"did you mean {closest(name, names)}?")

@@ -27,6 +27,16 @@ from distilcal.study.templates import check_known
 def checked_study(study: Study) -> Study:
     """Return the study if every name in it refers to something and every task is a valid recipe.
 
+    Parameters
+    ----------
+    study : Study
+        The study, with its variants written out.
+
+    Returns
+    -------
+    Study
+        The same study.
+
     Raises
     ------
     InputError
