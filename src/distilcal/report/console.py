@@ -27,11 +27,35 @@ def build_console() -> Console:
 
 
 def prose_width(console: Console) -> int:
-    """Return the width in which paragraphs are printed."""
+    """Return the width in which paragraphs are printed.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        The console.
+
+    Returns
+    -------
+    int
+        Its width in columns, at most ``PROSE_WIDTH``.
+
+    Examples
+    --------
+    >>> prose_width(Console(width=80)), prose_width(Console(width=200))
+    (80, 110)
+    """
     return min(console.width, PROSE_WIDTH)
 
 
 def print_list(console: Console, items: Iterable[str]) -> None:
-    """Print sentences as an indented list, their text never read as markup."""
+    """Print sentences as an indented list, without reading markup in them.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        The console to print on.
+    items : iterable of str
+        The sentences, one for each entry.
+    """
     for item in items:
         console.print(Padding(Text(f"– {item}"), (0, 0, 0, 2), expand=False), width=prose_width(console))

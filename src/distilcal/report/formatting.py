@@ -16,6 +16,18 @@ DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2
 def format_number(value: float | None, digits: int = 3) -> str:
     """Return a number with a fixed count of decimals, a dash for a missing one.
 
+    Parameters
+    ----------
+    value : float or None
+        The number; None and NaN are a dash, an infinite one is ∞ without its sign.
+    digits : int
+        Digits after the point.
+
+    Returns
+    -------
+    str
+        The number as text.
+
     Examples
     --------
     >>> format_number(0.12345), format_number(float("nan")), format_number(float("inf"))
@@ -29,6 +41,18 @@ def format_number(value: float | None, digits: int = 3) -> str:
 def format_percent(value: float, digits: int = 1) -> str:
     """Return a share as a percentage, a dash for NaN.
 
+    Parameters
+    ----------
+    value : float
+        The share; 1 is 100%.
+    digits : int
+        Digits after the point of the percentage.
+
+    Returns
+    -------
+    str
+        The percentage with its sign.
+
     Examples
     --------
     >>> format_percent(0.125)
@@ -38,7 +62,17 @@ def format_percent(value: float, digits: int = 1) -> str:
 
 
 def format_p_value(value: float | None) -> str:
-    """Return a p-value with three decimals, or that it is below 0.001.
+    """Return a p-value with three decimals, or ``< 0.001`` where these would be zeros.
+
+    Parameters
+    ----------
+    value : float or None
+        The p-value, from 0 to 1; None is a dash.
+
+    Returns
+    -------
+    str
+        The p-value as text.
 
     Examples
     --------
@@ -81,6 +115,21 @@ def _steers(character: str) -> bool:
 def join_listed(parts: Sequence[str]) -> str:
     """Return parts as an English list.
 
+    Parameters
+    ----------
+    parts : sequence of str
+        One part or more.
+
+    Returns
+    -------
+    str
+        The parts with commas and a last "and".
+
+    Raises
+    ------
+    IndexError
+        If there are no parts.
+
     Examples
     --------
     >>> join_listed(["a", "b", "c"])
@@ -90,7 +139,23 @@ def join_listed(parts: Sequence[str]) -> str:
 
 
 def csv_bytes(rows: Iterable[Iterable[Any]]) -> bytes:
-    """Return rows as lines of CSV in UTF-8."""
+    """Return rows as lines of CSV in UTF-8.
+
+    Parameters
+    ----------
+    rows : iterable of iterable
+        The values of each line; None is empty, and what UTF-8 cannot encode becomes a question mark.
+
+    Returns
+    -------
+    bytes
+        The lines, each ended by a line feed.
+
+    Examples
+    --------
+    >>> csv_bytes([["a", "b"], [1, "x,y"]])
+    b'a,b\\n1,"x,y"\\n'
+    """
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows(rows)
     return lines.getvalue().encode("utf-8", "replace")

@@ -11,7 +11,29 @@ from distilcal.selective import in_percent
 
 
 def render_template(template: str, **values: Any) -> str:
-    """Return a template of `report/templates` with its values filled in; text is escaped, a missing value is an error."""
+    """Return a template of ``report/templates`` with its values filled in and all text escaped.
+
+    Parameters
+    ----------
+    template : str
+        File name of the template.
+    **values : Any
+        Values by the names that the template uses.
+
+    Returns
+    -------
+    str
+        The rendered text.
+
+    Raises
+    ------
+    ImportError
+        If jinja2 is not installed.
+    jinja2.UndefinedError
+        If the template uses a value that is missing.
+    jinja2.TemplateNotFound
+        If there is no such template.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -27,7 +49,20 @@ def render_template(template: str, **values: Any) -> str:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a page as UTF-8; what cannot be encoded is replaced, and a file is whole or not there."""
+    """Write text as a UTF-8 file, atomically.
+
+    Parameters
+    ----------
+    text : str
+        The text; what UTF-8 cannot encode becomes a question mark.
+    path : Path
+        The file to write; an existing one is replaced.
+
+    Raises
+    ------
+    InputError
+        If no file can be written there.
+    """
     content = text.encode("utf-8", "replace")
     with atomic_write(path) as file:
         file.write(content)

@@ -45,6 +45,22 @@ MOST_POINTS = 4000  # of a cloud: more would hide each other
 
 
 def correctness_level(correctness: float) -> int:
-    """The mark for a correctness, to the nearest 0.2; only never and always have those of 0 and 1."""
+    """Return the index in ``MARKS`` of the mark for a correctness, rounded to the nearest 0.2.
+
+    Parameters
+    ----------
+    correctness : float
+        Share of epochs in which the example was classified correctly, from 0 to 1.
+
+    Returns
+    -------
+    int
+        An index from 0 to 6; only exactly 0 has the first mark and only exactly 1 the last.
+
+    Examples
+    --------
+    >>> [correctness_level(c) for c in (0.0, 0.01, 0.5, 0.99, 1.0)]
+    [0, 1, 4, 5, 6]
+    """
     step = 0 if correctness <= 0 else 5 if correctness >= 1 else min(max(math.floor(correctness * 5 + 0.5), 1), 4)
     return round(step * (len(MARKS) - 1) / 5)

@@ -194,13 +194,47 @@ def _legend(names: Sequence[str]) -> tuple[list[tuple[int, str, float, int]], in
 
 
 def mark_element(i: int, x: float, y: float, size: float, title: str = "") -> str:
-    """Return the mark of a series at a place."""
+    """Return the mark of a series at a place.
+
+    Parameters
+    ----------
+    i : int
+        Index of the series, which decides the shape.
+    x, y : float
+        Centre of the mark, in SVG units.
+    size : float
+        Factor by which the shape is scaled.
+    title : str
+        Text of the tooltip; none if empty.
+
+    Returns
+    -------
+    str
+        An SVG ``path`` in the colour of its group.
+    """
     mark = SHAPES[i % len(SHAPES)]
     return shape_element(f"M0 0{mark.shape}", mark.filled, title, transform=f"translate({x:g} {y:g}) scale({size:.3g})")
 
 
 def shape_element(d: str, filled: bool, title: str = "", **more: Any) -> str:
-    """Return a shape in the colour of its group, with a title that is shown when it is pointed at."""
+    """Return a shape in the colour of its group, with a tooltip.
+
+    Parameters
+    ----------
+    d : str
+        SVG path data.
+    filled : bool
+        Whether the shape is filled or only outlined.
+    title : str
+        Text of the tooltip; none if empty.
+    **more : Any
+        Further attributes, as in ``element``.
+
+    Returns
+    -------
+    str
+        An SVG ``path``.
+    """
     titles = [element("title", escaped(title))] if title else []
     if filled:
         return element("path", *titles, d=d, fill="currentColor", **more)
@@ -208,11 +242,46 @@ def shape_element(d: str, filled: bool, title: str = "", **more: Any) -> str:
 
 
 def series_group(i: int, *inside: str, **more: Any) -> str:
-    """What belongs to a series, in its colour; nothing if there is nothing."""
+    """Return the elements of a series as a group in its colour.
+
+    Parameters
+    ----------
+    i : int
+        Index of the series; colours repeat after the last of ``COLOURS``.
+    *inside : str
+        SVG elements; empty ones are allowed.
+    **more : Any
+        Further attributes, as in ``element``.
+
+    Returns
+    -------
+    str
+        An SVG ``g``, or an empty string if all elements are empty.
+
+    Examples
+    --------
+    >>> series_group(0, "<path/>")
+    '<g class="s0" color="#0067a5"><path/></g>'
+    >>> series_group(0, "")
+    ''
+    """
     number = i % len(COLOURS)
     return element("g", *inside, class_=f"s{number}", color=COLOURS[number][0], **more) if any(inside) else ""
 
 
 def level_group(level: int, drawn: str) -> str:
-    """Return what belongs to a level of correctness, in its colour."""
+    """Return the marks of a level of correctness as a group in its colour.
+
+    Parameters
+    ----------
+    level : int
+        Index in ``MARKS``, as ``correctness_level`` returns it.
+    drawn : str
+        SVG elements.
+
+    Returns
+    -------
+    str
+        An SVG ``g``.
+    """
     return element("g", drawn, class_=f"k{level}", color=MARKS[level].light, opacity=0.75)

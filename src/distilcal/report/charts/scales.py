@@ -46,10 +46,30 @@ class Axis:
 def axis_of(
     values: Iterable[float], *, whole: bool = False, zero: bool = False, log: bool = False, percent: bool = False
 ) -> Axis:
-    """An axis that holds all values, with a little room and about five round ticks.
+    """Return an axis that holds all values, with a little room and about five round ticks.
 
-    ``whole``: whole numbers only, if the values are. ``zero``: it begins at 0 if that is near. ``log``: ticks at the values.
-    ``percent``: shares, labelled as percentages.
+    Parameters
+    ----------
+    values : iterable of float
+        Finite values; without any, the axis is for 0 to 1.
+    whole : bool
+        Whether ticks are whole numbers, if all values are.
+    zero : bool
+        Whether the axis begins at 0 if the smallest value is near it.
+    log : bool
+        Whether the axis is logarithmic, with ticks at up to nine of the values; these must be positive.
+    percent : bool
+        Whether values are shares whose ticks are labelled as percentages; ignored on a logarithmic axis.
+
+    Returns
+    -------
+    Axis
+        The axis.
+
+    Examples
+    --------
+    >>> axis_of([0.1, 0.9], zero=True).ticks
+    (0.0, 0.2, 0.4, 0.6, 0.8)
     """
     ordered = sorted(set(values)) or [0.0, 1.0]
     low, high = ordered[0], ordered[-1]
@@ -70,22 +90,93 @@ def axis_of(
 
 
 def unit_axis(room: float = 0.0) -> Axis:
-    """Return an axis from 0 to 1, with some room at both ends so that marks there are whole."""
+    """Return an axis from 0 to 1, with some room at both ends so that marks there are whole.
+
+    Parameters
+    ----------
+    room : float
+        Length added at each end, in units of the axis.
+
+    Returns
+    -------
+    Axis
+        The axis, with ticks at multiples of 0.2.
+
+    Examples
+    --------
+    >>> axis = unit_axis(0.5)
+    >>> axis.low, axis.high
+    (-0.5, 1.5)
+    """
     return Axis(-room, 1 + room, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
 
 
 def variability_end(widest: float) -> float:
-    """Return the end of the axis for variabilities up to ``widest``; none is above 0.5."""
+    """Return the end of the axis for variabilities up to ``widest``.
+
+    Parameters
+    ----------
+    widest : float
+        Largest variability (standard deviation of a probability), from 0 to 0.5.
+
+    Returns
+    -------
+    float
+        The smallest key of ``WIDTHS`` that is not below ``widest``; 0.5 if there is none.
+
+    Examples
+    --------
+    >>> variability_end(0.07)
+    0.1
+    """
     return next((end for end in WIDTHS if widest <= end + 1e-9), 0.5)
 
 
 def variability_ticks(end: float) -> tuple[float, ...]:
-    """Return the ticks of an axis of variability with this end."""
+    """Return the ticks of an axis of variability with this end.
+
+    Parameters
+    ----------
+    end : float
+        A key of ``WIDTHS``, as ``variability_end`` returns it.
+
+    Returns
+    -------
+    tuple of float
+        Ticks from 0 to ``end``.
+
+    Raises
+    ------
+    KeyError
+        If ``end`` is no key of ``WIDTHS``.
+
+    Examples
+    --------
+    >>> variability_ticks(0.1)
+    (0.0, 0.02, 0.04, 0.06, 0.08, 0.1)
+    """
     return tuple(np.arange(0, end + 1e-9, WIDTHS[end]).round(4).tolist())
 
 
 def is_geometric(values: Iterable[float]) -> bool:
-    """Whether values go up by factors rather than by steps: temperatures 1, 2, 4 … 64, learning rates."""
+    """Return whether values grow by factors rather than by steps, as temperatures and learning rates do.
+
+    Parameters
+    ----------
+    values : iterable of float
+        Values of an axis, in any order; duplicates count once.
+
+    Returns
+    -------
+    bool
+        True if there are at least four distinct values, all positive, the largest at least 16 times the smallest, and their
+        ratios vary less than their differences.
+
+    Examples
+    --------
+    >>> is_geometric([1, 2, 4, 8, 16]), is_geometric([1, 5, 10, 15, 20])
+    (True, False)
+    """
     levels = np.unique(list(values))
     if len(levels) < 4 or levels[0] <= 0 or levels[-1] < 16 * levels[0]:
         return False
@@ -94,7 +185,28 @@ def is_geometric(values: Iterable[float]) -> bool:
 
 
 def round_step(value: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below a value."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not below a value.
+
+    Parameters
+    ----------
+    value : float
+        A positive number.
+
+    Returns
+    -------
+    float
+        The step.
+
+    Raises
+    ------
+    ValueError
+        If ``value`` is not positive.
+
+    Examples
+    --------
+    >>> round_step(0.3), round_step(7.0)
+    (0.5, 10.0)
+    """
     power = 10.0 ** math.floor(math.log10(value))
     return next(k * power for k in (1, 2, 5, 10) if k * power >= value * (1 - 1e-9))
 

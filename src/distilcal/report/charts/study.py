@@ -23,12 +23,47 @@ LABELLED = 40  # points of a scatter that may carry their names
 
 
 def draw(chart: Chart, key: str = "chart") -> str:
-    """Return the SVG of a chart of any kind; ``key`` begins the ids in it."""
+    """Return a chart of any kind as SVG.
+
+    Parameters
+    ----------
+    chart : dict
+        ``kind`` (a key of ``CHARTS``), ``series`` (each with ``name`` and ``points``) and optionally ``title`` and the titles
+        ``x`` and ``y`` of the axes. A point is a sequence of numbers, None where one is missing; each kind's function
+        describes it.
+    key : str
+        Prefix of the ids in the SVG, unique on its page.
+
+    Returns
+    -------
+    str
+        An ``svg`` element.
+
+    Raises
+    ------
+    KeyError
+        If the kind is unknown.
+    """
     return CHARTS[chart["kind"]](chart, key)
 
 
 def line_chart(chart: Chart, key: str = "chart") -> str:
-    """Draw a line for each series, its intervals as whiskers or as a band. Gaps stay gaps; powers stand on a log axis."""
+    """Return a chart with a line for each series, its intervals as whiskers or as a band.
+
+    A missing point leaves a gap. The x axis is logarithmic where its values grow by factors.
+
+    Parameters
+    ----------
+    chart : dict
+        A chart as in ``draw``; points are (x, y) or (x, y, low, high).
+    key : str
+        Prefix of the ids in the SVG.
+
+    Returns
+    -------
+    str
+        An ``svg`` element.
+    """
     spans = [finite_points(s["points"]) for s in chart["series"]]
     across = [p[0] for points in spans for p in points]
     x, y = axis_of(across, whole=True, log=is_geometric(across)), axis_of(heights(spans), zero=True)
@@ -49,7 +84,21 @@ def line_chart(chart: Chart, key: str = "chart") -> str:
 
 
 def scatter_chart(chart: Chart, key: str = "chart") -> str:
-    """Draw a mark for each point, with its interval, and its label where there is room."""
+    """Return a chart with a mark for each point, with its interval, and its label where there is room.
+
+    Parameters
+    ----------
+    chart : dict
+        A chart as in ``draw``; points are (x, y) or (x, y, low, high). A series may have ``labels``, one for each point.
+    key : str
+        Prefix of the ids in the SVG.
+
+    Returns
+    -------
+    str
+        An ``svg`` element. Above ``MANY`` points marks are small and have neither intervals nor tooltips; above
+        ``LABELLED`` they have no labels.
+    """
     spans = [finite_points(s["points"]) for s in chart["series"]]
     plot = Plot(chart, axis_of(p[0] for points in spans for p in points), axis_of(heights(spans)))
     many = sum(map(len, spans)) > MANY
@@ -69,7 +118,21 @@ def scatter_chart(chart: Chart, key: str = "chart") -> str:
 
 
 def reliability_chart(chart: Chart, key: str = "chart") -> str:
-    """Draw accuracy against confidence bin by bin, with intervals; marks grow with the rows of their bin."""
+    """Return a chart of accuracy over confidence by bin, with intervals; marks grow with the rows of their bin.
+
+    Parameters
+    ----------
+    chart : dict
+        A chart as in ``draw``; points are (confidence, accuracy), optionally with the interval's low and high, and then the
+        number of rows in the bin.
+    key : str
+        Prefix of the ids in the SVG.
+
+    Returns
+    -------
+    str
+        An ``svg`` element.
+    """
     unit = unit_axis()
     plot = Plot({"x": "confidence", "y": "accuracy", **chart, "diagonal": True}, unit, unit, height=264.0, lines=True)
     spans = [finite_points(s["points"]) for s in chart["series"]]
@@ -84,7 +147,20 @@ def reliability_chart(chart: Chart, key: str = "chart") -> str:
 
 
 def projection_chart(chart: Chart, key: str = "chart") -> str:
-    """Draw points in a plane whose axes mean nothing by themselves: no numbers, one unit both ways."""
+    """Return a chart of points in a plane whose axes have no meaning: without numbers, at equal scale on both axes.
+
+    Parameters
+    ----------
+    chart : dict
+        A chart as in ``draw``; points are (x, y).
+    key : str
+        Prefix of the ids in the SVG.
+
+    Returns
+    -------
+    str
+        An ``svg`` element.
+    """
     spans = [finite_points(s["points"]) for s in chart["series"]]
     places = np.array([p[:2] for points in spans for p in points] or [[0.0, 0.0]])
     low, high = places.min(axis=0), places.max(axis=0)
@@ -99,7 +175,21 @@ def projection_chart(chart: Chart, key: str = "chart") -> str:
 
 
 def map_chart(chart: Chart, key: str = "chart") -> str:
-    """Draw a data map: confidence over variability, the mark by correctness; a panel for each series, one below the other."""
+    """Return a data map: confidence over variability, with marks by correctness and one panel below the other for each series.
+
+    Parameters
+    ----------
+    chart : dict
+        A chart as in ``draw``; points are (variability, confidence, correctness), others are left out.
+    key : str
+        Prefix of the ids in the SVG.
+
+    Returns
+    -------
+    str
+        An ``svg`` element. Of a series with more than ``MOST_POINTS`` points, so many are drawn, chosen at random with a
+        fixed seed.
+    """
     spans = [np.array([p for p in finite_points(s["points"]) if len(p) == 3]).reshape(-1, 3) for s in chart["series"]]
     widest = max((float(points[:, 0].max()) for points in spans if len(points)), default=0.0)
     end = variability_end(widest)
@@ -138,7 +228,23 @@ CHARTS: dict[str, Callable[[Chart, str], str]] = {
 
 
 def finite_points(points: Iterable[Sequence[float | None]]) -> list[list[float]]:
-    """Return the points that can be drawn; one whose interval cannot keeps its place and loses the interval."""
+    """Return the points that can be drawn; one whose interval is not finite is kept without it.
+
+    Parameters
+    ----------
+    points : iterable of sequence of float or None
+        Points as (x, y, ...); None, NaN and infinity cannot be drawn.
+
+    Returns
+    -------
+    list of list of float
+        Points with all their numbers, or with x and y alone.
+
+    Examples
+    --------
+    >>> finite_points([(1, 2, 1, 3), (2, 5, None, None), (3, None)])
+    [[1.0, 2.0, 1.0, 3.0], [2.0, 5.0]]
+    """
     drawn = []
     for point in points:
         numbers = [math.nan if v is None else float(v) for v in point]
@@ -150,7 +256,23 @@ def finite_points(points: Iterable[Sequence[float | None]]) -> list[list[float]]
 
 
 def unbroken_runs(points: Iterable[Sequence[float | None]]) -> list[list[list[float]]]:
-    """Return runs of points without a gap between them."""
+    """Return the runs of at least two points without a gap between them.
+
+    Parameters
+    ----------
+    points : iterable of sequence of float or None
+        Points as in ``finite_points``; one that cannot be drawn is a gap.
+
+    Returns
+    -------
+    list of list of list of float
+        The points of each run.
+
+    Examples
+    --------
+    >>> unbroken_runs([(0, 1), (1, 2), (2, None), (3, 4)])
+    [[[0.0, 1.0], [1.0, 2.0]]]
+    """
     parts: list[list[list[float]]] = [[]]
     for point in points:
         drawn = finite_points([point])
@@ -162,5 +284,21 @@ def unbroken_runs(points: Iterable[Sequence[float | None]]) -> list[list[list[fl
 
 
 def heights(spans: Iterable[Iterable[Sequence[float]]]) -> list[float]:
-    """Return all y values with the ends of their intervals."""
+    """Return all y values with the ends of their intervals.
+
+    Parameters
+    ----------
+    spans : iterable of iterable of sequence of float
+        The points of each series, as (x, y) or (x, y, low, high, ...).
+
+    Returns
+    -------
+    list of float
+        The values, in the order of the points.
+
+    Examples
+    --------
+    >>> heights([[(0.0, 1.0, 0.5, 1.5)], [(0.0, 2.0)]])
+    [1.0, 0.5, 1.5, 2.0]
+    """
     return [v for points in spans for p in points for v in (p[1], *p[2:4])]

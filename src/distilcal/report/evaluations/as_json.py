@@ -17,7 +17,18 @@ SCHEMA = "distilcal.eval/1"
 
 
 def to_json(evaluation: ModelEvaluation) -> dict[str, Any]:
-    """The evaluation as plain values for ``json.dumps``; keys are stable within ``SCHEMA``, non-finite numbers are None."""
+    """Return an evaluation as plain values for ``json.dumps``.
+
+    Parameters
+    ----------
+    evaluation : ModelEvaluation
+        The evaluation.
+
+    Returns
+    -------
+    dict
+        Keys as documented for ``SCHEMA``; non-finite numbers are None, arrays are lists.
+    """
     a = evaluation
     content = {
         "schema": SCHEMA,

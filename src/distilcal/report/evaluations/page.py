@@ -31,12 +31,36 @@ COUNTS = Frame(top=288.0, height=60.0)
 
 
 def write_page(evaluation: ModelEvaluation, path: Path) -> None:
-    """Write the page, aside first and then renamed."""
+    """Write an evaluation as a self-contained HTML page, atomically.
+
+    Parameters
+    ----------
+    evaluation : ModelEvaluation
+        The evaluation.
+    path : Path
+        The file to write; an existing one is replaced.
+
+    Raises
+    ------
+    InputError
+        If no file can be written there.
+    """
     write_text(render(evaluation), path)
 
 
 def render(evaluation: ModelEvaluation) -> str:
-    """The page as text."""
+    """Return an evaluation as a self-contained HTML page.
+
+    Parameters
+    ----------
+    evaluation : ModelEvaluation
+        The evaluation.
+
+    Returns
+    -------
+    str
+        The HTML, with all text escaped; of the classes it lists the ``MOST_CLASSES`` with the largest errors.
+    """
     a = evaluation
     sets = [_titled(a.test, a.calibrated, "in domain"), *(_titled(x, y, "out of domain") for x, y in a.ood)]
     worst = sorted(a.test.classes, key=lambda row: -row.error)
@@ -86,7 +110,19 @@ def _titled(before: SetEvaluation, after: SetEvaluation | None, where: str) -> d
 
 
 def reliability_chart(diagram: Reliability) -> dict[str, Any]:
-    """Marks with whiskers where a bin holds rows, and below them how many rows, right and wrong."""
+    """Return the shapes of a reliability diagram and of the counts below it, in chart coordinates.
+
+    Parameters
+    ----------
+    diagram : Reliability
+        The bins, with their counts, accuracies and intervals.
+
+    Returns
+    -------
+    dict
+        ``marks`` (with whiskers) and ``rows`` (of the table) for bins that are not empty, ``bars`` (rows and mistakes) for
+        all bins, ``most`` (largest count, at least 1), ``bins`` (their number) and ``level`` (of the intervals).
+    """
     r = diagram
     most = max(int(r.count.max()), 1)
     marks, bars = [], []

@@ -14,7 +14,18 @@ FEW_ROWS = 100  # below, what chance alone gives is so large that little can be 
 
 
 def reading(a: ModelEvaluation) -> Iterator[str]:
-    """The result in plain words, a sentence for each question."""
+    """Yield the result in plain words, a sentence for each question.
+
+    Parameters
+    ----------
+    a : ModelEvaluation
+        The evaluation.
+
+    Yields
+    ------
+    str
+        A sentence on calibration, its repair, the threshold, data out of domain or the comparison, in this order.
+    """
     yield _calibration_sentence(a.test)
     if a.calibrated is not None and a.calibrator is not None:
         yield _repair_sentence(a.test, a.calibrated, a.calibrator)
@@ -31,7 +42,18 @@ def reading(a: ModelEvaluation) -> Iterator[str]:
 
 
 def next_steps(a: ModelEvaluation) -> Iterator[str]:
-    """What to do now, most useful first."""
+    """Yield what to do next, most useful first.
+
+    Parameters
+    ----------
+    a : ModelEvaluation
+        The evaluation.
+
+    Yields
+    ------
+    str
+        A sentence for each step.
+    """
     bare = not a.test.classes
     if a.calibrator is None and not bare:
         if a.test.evaluation["ece"].beyond_chance:

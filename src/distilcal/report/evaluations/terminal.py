@@ -20,7 +20,17 @@ SHIFT_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sc
 
 
 def show(evaluation: ModelEvaluation, console: Console | None = None) -> None:
-    """Print the tables, what they mean and what to do next. Text from the user's files is never read as markup."""
+    """Print the tables of an evaluation, what they mean and what to do next.
+
+    Text from the user's files is never read as markup.
+
+    Parameters
+    ----------
+    evaluation : ModelEvaluation
+        The evaluation.
+    console : rich.console.Console or None
+        The console to print on; None is one on standard output.
+    """
     if console is None:
         console = build_console()
     a = evaluation

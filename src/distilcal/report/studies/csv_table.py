@@ -15,7 +15,18 @@ CSV_COLUMNS = (
 
 
 def table_csv(table: Mapping[str, Any]) -> bytes:
-    """Return a table as CSV, with a line for each cell, all digits, and no number times 100."""
+    """Return a table as CSV with a line for each cell, in all digits and not as percentages.
+
+    Parameters
+    ----------
+    table : dict
+        A table of ``results.json``.
+
+    Returns
+    -------
+    bytes
+        UTF-8 with the header ``CSV_COLUMNS``; empty cells of the table have no line.
+    """
     lines: list[Sequence[Any]] = [CSV_COLUMNS]
     for row, cells in zip(table["rows"], table["cells"], strict=True):
         for column, cell in zip(table["columns"], cells, strict=True):

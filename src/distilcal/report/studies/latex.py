@@ -22,7 +22,22 @@ LATEX_CHARACTERS = {
 
 
 def table_latex(results: Mapping[str, Any], table: Mapping[str, Any], label: str) -> str:
-    """Return a table for a paper; it needs the packages booktabs and xcolor."""
+    """Return a table as LaTeX for a paper; it needs the packages booktabs and xcolor.
+
+    Parameters
+    ----------
+    results : dict
+        The results of the study, as ``read_results`` returns them.
+    table : dict
+        One of its tables.
+    label : str
+        Name for references, written after ``tab:`` without escaping.
+
+    Returns
+    -------
+    str
+        A ``table`` environment with title and notes as its caption.
+    """
     caption = escape_latex(
         " ".join([as_sentence(table["title"] or table["name"]), *table_notes(results, table, paper="in grey")])
     )
@@ -49,7 +64,23 @@ def table_latex(results: Mapping[str, Any], table: Mapping[str, Any], label: str
 
 
 def escape_latex(text: str) -> str:
-    """Return text that LaTeX sets as it is, Greek letters too."""
+    """Return text that LaTeX typesets literally, Greek letters included.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+
+    Returns
+    -------
+    str
+        The text with each character of ``LATEX_CHARACTERS`` replaced.
+
+    Examples
+    --------
+    >>> print(escape_latex("α & 5%"))
+    $\\alpha$ \\& 5\\%
+    """
     return "".join(LATEX_CHARACTERS.get(character, character) for character in text)
 
 

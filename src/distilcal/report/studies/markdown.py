@@ -21,7 +21,22 @@ from distilcal.report.studies.sentences import chart_notes, definitions, facts, 
 
 
 def table_markdown(results: Mapping[str, Any], table: Mapping[str, Any], heading: str = "#") -> str:
-    """Return a table as the paper has it, its title above and its notes below."""
+    """Return a table as Markdown, with its title above and its notes below.
+
+    Parameters
+    ----------
+    results : dict
+        The results of the study, as ``read_results`` returns them.
+    table : dict
+        One of its tables.
+    heading : str
+        Hash signs of the title's level.
+
+    Returns
+    -------
+    str
+        The Markdown, without a line break at its end.
+    """
     head = ["", *map(escape_markdown, table["columns"])]
     lines = [_md_row(head), _md_row([":--", *["--:"] * len(table["columns"])])]
     for name, cells in zip(table["rows"], table["cells"], strict=True):
@@ -31,7 +46,18 @@ def table_markdown(results: Mapping[str, Any], table: Mapping[str, Any], heading
 
 
 def results_markdown(results: Mapping[str, Any]) -> str:
-    """Return everything on one page of Markdown."""
+    """Return all results of a study as one page of Markdown.
+
+    Parameters
+    ----------
+    results : dict
+        The results, as ``read_results`` returns them.
+
+    Returns
+    -------
+    str
+        The Markdown; links lead to files in ``tables`` and ``figures`` beside the page.
+    """
     parts = [f"# {escape_markdown(results['title'] or results['name'])}"]
     parts.append("\n".join(f"- {escape_markdown(sentence)}" for sentence in reading(results)))
     parts.append(_md_code(results["command"]))
@@ -84,7 +110,23 @@ def _claim_markdown(claim: Mapping[str, Any]) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return text that Markdown shows as it is."""
+    """Return text that Markdown shows literally.
+
+    Parameters
+    ----------
+    text : str
+        One line of any text.
+
+    Returns
+    -------
+    str
+        The text with markup, HTML, list markers at its beginning and automatic links escaped.
+
+    Examples
+    --------
+    >>> print(escape_markdown("a_b <c>"))
+    a\\_b &lt;c&gt;
+    """
     escaped = re.sub(r"([\\`*_{}\[\]#|~$!])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
     no_list = re.sub(r"^(\d*)([-+.)])(?=\s)", r"\1\\\2", escaped)
     return re.sub(r"(?i)\b(https?|ftp)(?=://)|\bwww(?=\.)", lambda m: m[0][:-1] + f"&#{ord(m[0][-1])};", no_list)

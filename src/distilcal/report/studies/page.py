@@ -37,7 +37,18 @@ from distilcal.report.studies.sentences import (
 
 
 def render_study(results: Mapping[str, Any]) -> str:
-    """Return the page as text; all of it is escaped."""
+    """Return the results of a study as a self-contained HTML page.
+
+    Parameters
+    ----------
+    results : dict
+        The results, as ``read_results`` returns them.
+
+    Returns
+    -------
+    str
+        The HTML, with all text escaped.
+    """
     verdicts = Counter(claim["verdict"] for claim in results["claims"])
     script = render_template("study.js.jinja")
     return render_template(

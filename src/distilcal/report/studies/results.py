@@ -43,7 +43,23 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def named_files(things: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield tables or charts, each with a unique name for its file that stays inside its folder."""
+    """Yield tables or charts, each with a unique file name that stays inside its folder.
+
+    Parameters
+    ----------
+    things : sequence of dict
+        Tables or charts of ``results.json``; their ``name`` may hold any characters.
+
+    Yields
+    ------
+    tuple of (str, dict)
+        A file name without extension, unique regardless of case, and the table or chart.
+
+    Examples
+    --------
+    >>> [name for name, _ in named_files([{"name": "a b"}, {"name": "A/b"}])]
+    ['a-b', 'A-b-2']
+    """
     taken: set[str] = set()
     for thing in things:
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", thing["name"])[:80].strip(".-") or "unnamed"

@@ -13,7 +13,18 @@ from distilcal.selective import counted, in_percent
 
 
 def reading(results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was found, in sentences."""
+    """Yield the findings of a study in sentences.
+
+    Parameters
+    ----------
+    results : dict
+        The results, as ``read_results`` returns them.
+
+    Yields
+    ------
+    str
+        A sentence on claims, cells, comparisons or failed jobs, in this order.
+    """
     claims = Counter(claim["verdict"] for claim in results["claims"])
     if claims:
         said = [f"{claims[v]} {words}" for v, words in (("holds", "hold"), ("fails", "fail"), ("undecided", "undecided"))]
@@ -46,7 +57,24 @@ def reading(results: Mapping[str, Any]) -> Iterator[str]:
 def table_notes(
     results: Mapping[str, Any], table: Mapping[str, Any], *, paper: str = "in parentheses", stand_ins: bool = True
 ) -> Iterator[str]:
-    """Yield what a reader must know of a table: its note, how to read a cell, and what stands in for the paper's data."""
+    """Yield what a reader must know of a table: its note, how to read a cell, and what replaces the paper's data.
+
+    Parameters
+    ----------
+    results : dict
+        The results of the study, as ``read_results`` returns them.
+    table : dict
+        One of its tables.
+    paper : str
+        Where a cell shows the paper's figure.
+    stand_ins : bool
+        Whether to add a sentence for each row or column whose data replace the paper's.
+
+    Yields
+    ------
+    str
+        A sentence.
+    """
     if table["note"]:
         yield as_sentence(table["note"])
     cells = [cell for row in table["cells"] for cell in row if cell]
@@ -73,7 +101,20 @@ def table_notes(
 
 
 def cell_lines(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[str]:
-    """Yield all that is known of a cell, line by line."""
+    """Yield all that is known of a cell, line by line.
+
+    Parameters
+    ----------
+    results : dict
+        The results of the study, as ``read_results`` returns them.
+    cell : dict
+        A cell of one of its tables.
+
+    Yields
+    ------
+    str
+        A line, without a line break.
+    """
     where = f"{cell['task']}, {cell['set']}" if cell["set"] else cell["task"]
     yield f"{cell['method']} on {where}: {cell['metric']}"
     if cell["mean"] is not None:
@@ -100,7 +141,20 @@ def cell_lines(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[
 
 
 def chart_notes(results: Mapping[str, Any], chart: Mapping[str, Any]) -> str:
-    """Return a chart's note, and how to read its kind."""
+    """Return a chart's note, and how to read its kind.
+
+    Parameters
+    ----------
+    results : dict
+        The results of the study, as ``read_results`` returns them.
+    chart : dict
+        One of its charts.
+
+    Returns
+    -------
+    str
+        Sentences, or an empty string.
+    """
     kind = chart["kind"]
     notes = [as_sentence(chart["note"])] if chart["note"] else []
     if kind != "map" and any(len(p) > 3 for s in chart["series"] for p in s["points"]):
@@ -118,7 +172,18 @@ def chart_notes(results: Mapping[str, Any], chart: Mapping[str, Any]) -> str:
 
 
 def facts(results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return how the results were made, as pairs of a title and a text."""
+    """Return how the results were obtained: scale, seeds, time, work and environment.
+
+    Parameters
+    ----------
+    results : dict
+        The results of the study, as ``read_results`` returns them.
+
+    Returns
+    -------
+    list of tuple of (str, str)
+        A title and a text for each fact.
+    """
     seeds = results["seeds"]
     rows = [
         ("scale", f"{results['scale']}: {results['note']}" if results["note"] else results["scale"]),
@@ -134,28 +199,112 @@ def facts(results: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def work_text(results: Mapping[str, Any]) -> str:
-    """Return how many jobs there were and how many were trained now."""
+    """Return how many jobs a study has and how many of them were trained in this run.
+
+    Parameters
+    ----------
+    results : dict
+        Results with the counts ``jobs`` and ``trained``.
+
+    Returns
+    -------
+    str
+        A part of a sentence.
+
+    Examples
+    --------
+    >>> work_text({"jobs": 12, "trained": 3})
+    '12 jobs, 3 of them trained now, the others known before or failed'
+    """
     return f"{counted(results['jobs'], 'job')}, {results['trained']:,} of them trained now, the others known before or failed"
 
 
 def with_stand_ins(names: Sequence[str], here: Sequence[str]) -> list[tuple[str, str]]:
-    """Return names of rows or columns, each with what stands in for the paper's data there."""
+    """Return names of rows or columns, each with what replaces the paper's data there.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names.
+    here : sequence of str
+        The replacement for each name, empty where there is none; an empty sequence if nothing is replaced.
+
+    Returns
+    -------
+    list of tuple of (str, str)
+        Pairs of a name and its replacement.
+
+    Raises
+    ------
+    ValueError
+        If ``here`` is not empty and of another length than ``names``.
+
+    Examples
+    --------
+    >>> with_stand_ins(["a", "b"], [])
+    [('a', ''), ('b', '')]
+    """
     return list(zip(names, here or [""] * len(names), strict=True))
 
 
 def definitions(results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the metrics of all tables with their definitions."""
+    """Return the metrics of all tables with their definitions, each pair once.
+
+    Parameters
+    ----------
+    results : dict
+        The results of the study, as ``read_results`` returns them.
+
+    Returns
+    -------
+    list of tuple of (str, str)
+        Name and definition of each metric, in the order of the tables.
+    """
     cells = [cell for table in results["tables"] for row in table["cells"] for cell in row if cell]
     return list(dict.fromkeys((cell["metric"], cell["definition"]) for cell in cells if cell["definition"]))
 
 
 def as_sentence(text: str) -> str:
-    """Return text with a full stop at its end."""
+    """Return text with a full stop at its end, unless it ends in other punctuation.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    str
+        The text, ended by a full stop, question mark, exclamation mark or colon.
+
+    Examples
+    --------
+    >>> as_sentence("Mean of three seeds"), as_sentence("Why?")
+    ('Mean of three seeds.', 'Why?')
+    """
     return text if text.endswith((".", "?", "!", ":")) else f"{text}."
 
 
 def format_duration(seconds: float | None, *, short: bool = False) -> str:
-    """Hours and minutes, minutes and seconds, or seconds; ``short``: the largest of them alone, with a digit."""
+    """Return a duration as hours and minutes, minutes and seconds, or seconds.
+
+    Parameters
+    ----------
+    seconds : float or None
+        The duration in seconds; None is a dash.
+    short : bool
+        Whether to give the largest unit alone, with one decimal.
+
+    Returns
+    -------
+    str
+        The duration with its units.
+
+    Examples
+    --------
+    >>> format_duration(3725), format_duration(75), format_duration(3725, short=True)
+    ('1 h 2 min', '1 min 15 s', '1.0 h')
+    """
     if seconds is None:
         return "–"
     if short and seconds >= 3600:
