@@ -153,7 +153,18 @@ def log_softmax(logits: FloatArray) -> FloatArray:
 
 
 def mean_nll(predictions: Predictions) -> float:
-    """Return the mean negative log-likelihood of the labels."""
+    """Return the mean negative log-likelihood of the labels.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        Predictions with labels.
+
+    Returns
+    -------
+    float
+        The mean in nats, not negative.
+    """
     return float(predictions.row_nll.mean())
 
 

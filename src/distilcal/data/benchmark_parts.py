@@ -69,8 +69,19 @@ def _by_group(data: Dataset, fraction: float) -> tuple[Dataset, Dataset]:
 def with_content_ids(data: Dataset, group: Group = "") -> Dataset:
     """Return the same data with ids made from content, and no blanks around texts.
 
-    Some splits have such blanks and others not, and some tokenisers make a token of them. With ``group``, each distinct
-    text, pair or prompt is a group.
+    Some splits have such blanks and others not, and some tokenisers make a token of them.
+
+    Parameters
+    ----------
+    data : Dataset
+        The data; their ids are replaced.
+    group : {"", "text", "pair", "prompt"}, default ""
+        The part of the input of which each distinct value becomes a group; with "" the data have no groups.
+
+    Returns
+    -------
+    Dataset
+        The rows in the same order.
     """
     inputs = data.inputs
     match inputs:
@@ -83,12 +94,40 @@ def with_content_ids(data: Dataset, group: Group = "") -> Dataset:
 
 
 def shuffled(data: Dataset) -> Dataset:
-    """Return the same rows in a fixed random order."""
+    """Return the same rows in a random order that is fixed by ``SEED``.
+
+    Parameters
+    ----------
+    data : Dataset
+        The data.
+
+    Returns
+    -------
+    Dataset
+        The reordered rows, the same at every call.
+    """
     return data.select(np.random.default_rng(SEED).permutation(len(data)))
 
 
 def text_hashes(values: Iterable[str]) -> NDArray[np.str_]:
-    """Return short hashes of texts that ignore case and spacing: an array of the texts would take the longest one's room."""
+    """Return short hashes of texts that ignore case and spacing: an array of the texts would take the longest one's room.
+
+    Parameters
+    ----------
+    values : iterable of str
+        The texts.
+
+    Returns
+    -------
+    ndarray of str, shape (N,)
+        A hash of 16 hexadecimal digits per text.
+
+    Examples
+    --------
+    >>> first, second, third = text_hashes(["Good  film", "good film", "bad film"])
+    >>> first == second, first == third
+    (True, False)
+    """
     return _hashes(" ".join(v.casefold().split()).encode() for v in values)
 
 
@@ -97,7 +136,25 @@ def _hashes(contents: Iterable[bytes]) -> NDArray[np.str_]:
 
 
 def find_file(folder: Path, pattern: str) -> Path:
-    """Return the one file of a folder that matches a pattern; none or several are an InputError."""
+    """Return the one file of a folder that matches a pattern.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder to search.
+    pattern : str
+        A glob pattern such as ``train.tsv*``.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If no file matches, or several do.
+    """
     matches = sorted(folder.glob(pattern))
     if len(matches) != 1:
         what = ", ".join(match.name for match in matches) or "none"
@@ -108,7 +165,27 @@ def find_file(folder: Path, pattern: str) -> Path:
 
 
 def find_table(folder: Path, pattern: str, header: Sequence[str] | None = None) -> Table:
-    """Read the one table of a folder that matches a pattern. Quotes in .tsv files are part of the text."""
+    """Read the one table of a folder that matches a pattern.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder to search.
+    pattern : str
+        A glob pattern such as ``train.tsv*``. Quotes in .tsv files are part of the text.
+    header : sequence of str, optional
+        The names of the columns, for files without a line of names.
+
+    Returns
+    -------
+    Table
+        The columns of the file.
+
+    Raises
+    ------
+    InputError
+        If no file matches, or several do, or if the file is not such a table.
+    """
     path = find_file(folder, pattern)
     return read_table(path, quoted=".tsv" not in path.name, header=header)
 
@@ -163,6 +240,17 @@ def read_tables(
 
 
 def read_json_file(path: Path) -> Any:
-    """Return the content of a JSON file, which may be compressed as .gz."""
+    """Return the content of a JSON file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which may be compressed as .gz.
+
+    Returns
+    -------
+    object
+        The parsed value.
+    """
     raw = path.read_bytes()
     return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)

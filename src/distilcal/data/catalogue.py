@@ -240,8 +240,25 @@ def _how_to_get(benchmark: Benchmark) -> str:
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """Return the entry of the catalogue with this name; an unknown one is an InputError that lists near ones.
+    """Return the entry of the catalogue with this name.
 
+    Parameters
+    ----------
+    name : str
+        The name of a benchmark.
+
+    Returns
+    -------
+    Benchmark
+        The entry.
+
+    Raises
+    ------
+    InputError
+        If there is no such benchmark; the error lists similar names.
+
+    Examples
+    --------
     >>> find_benchmark("sst2").classes
     ('negative', 'positive')
     """

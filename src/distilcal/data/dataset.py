@@ -498,6 +498,18 @@ def overlap(a: Dataset, b: Dataset) -> IntArray:
 def number_repeated(keys: NDArray[np.str_]) -> NDArray[np.str_]:
     """Return unique ids: the second and later of equal keys are numbered in order.
 
+    Parameters
+    ----------
+    keys : ndarray of str, shape (N,)
+        The keys, some of which may be equal.
+
+    Returns
+    -------
+    ndarray of str, shape (N,)
+        The first of equal keys as it is, the later ones with ``-2``, ``-3`` and so on.
+
+    Examples
+    --------
     >>> number_repeated(np.array(["a", "b", "a"])).tolist()
     ['a', 'b', 'a-2']
     """

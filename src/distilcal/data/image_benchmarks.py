@@ -27,7 +27,29 @@ from distilcal.io.atomic import open_npz
 
 
 def read_cifar(folder: Path, classes: Sequence[str], *, shuffle: bool = False) -> SplitsByName:
-    """Read sheets of images; ``shuffle`` those that are in class order."""
+    """Read CIFAR-10 or CIFAR-100 from sheets of images of 32 × 32 pixels.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with train*.webp, test*.webp and labels.npz.
+    classes : sequence of str
+        The names of the classes, in order.
+    shuffle : bool, default False
+        Whether to shuffle the images, for sheets that are in the order of the classes.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    MissingDependencyError
+        If Pillow is not installed.
+    """
     splits: SplitsByName = {}
     for names in ("train+dev", "test"):
         data = _sheet(folder, names.partition("+")[0], classes)
@@ -36,7 +58,25 @@ def read_cifar(folder: Path, classes: Sequence[str], *, shuffle: bool = False) -
 
 
 def read_cifar10h(folder: Path) -> SplitsByName:
-    """Read the test images of CIFAR-10, from the folder cifar10 beside this one, with the shares of human choices."""
+    """Read the test images of CIFAR-10 with the shares of human choices.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with counts.npz; the images are read from the folder cifar10 beside it.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The split test, with label distributions of shape (N, 10).
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    MissingDependencyError
+        If Pillow is not installed.
+    """
     with open_npz(find_file(folder, "counts.npz")) as arrays:
         counts = arrays["counts"].astype(np.float64)
     shares = counts / counts.sum(axis=1, keepdims=True)
@@ -50,7 +90,23 @@ def _sheet(folder: Path, split: str, classes: Sequence[str]) -> Dataset:
 
 
 def read_fashion_mnist(folder: Path) -> SplitsByName:
-    """Read images of 28 × 28 grey pixels, repeated for red, green and blue."""
+    """Read images of 28 × 28 grey pixels, repeated for red, green and blue.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with fashion_mnist*.npz.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    """
     with open_npz(find_file(folder, "fashion_mnist*.npz")) as arrays:
         held = {key: arrays[key] for key in arrays}
     splits: SplitsByName = {}
@@ -62,7 +118,25 @@ def read_fashion_mnist(folder: Path) -> SplitsByName:
 
 
 def read_tiny_imagenet(folder: Path) -> SplitsByName:
-    """Read images of 64 × 64 pixels from the zip; the official validation images are the test."""
+    """Read images of 64 × 64 pixels from the zip; the official validation images are the test.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with tiny_imagenet10.zip.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    MissingDependencyError
+        If Pillow is not installed.
+    """
     pillow = import_pillow()
     splits: SplitsByName = {}
     with zipfile.ZipFile(find_file(folder, "tiny_imagenet10.zip")) as archive:
@@ -77,7 +151,27 @@ def read_tiny_imagenet(folder: Path) -> SplitsByName:
 
 
 def read_cinic10(folder: Path, *, only_imagenet: bool = False) -> SplitsByName:
-    """Read folders train, valid and test of pictures by class; ``only_imagenet``: the test without what came from CIFAR-10."""
+    """Read folders train, valid and test of pictures by class.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with these three folders.
+    only_imagenet : bool, default False
+        Whether to return only the test, without the images that came from CIFAR-10.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test; only test with ``only_imagenet``.
+
+    Raises
+    ------
+    InputError
+        If one of the folders does not exist.
+    MissingDependencyError
+        If Pillow is not installed.
+    """
     folders = {"test": "test"} if only_imagenet else {"train": "train", "dev": "valid", "test": "test"}
     splits: SplitsByName = {}
     for split, name in folders.items():
@@ -92,7 +186,25 @@ def read_cinic10(folder: Path, *, only_imagenet: bool = False) -> SplitsByName:
 
 
 def read_corrupted(folder: Path, classes: Sequence[str]) -> SplitsByName:
-    """Read the test images under every corruption whose .npy is there, in five severities; groups are the images."""
+    """Read the test images under every corruption whose .npy is in the folder, in five severities.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with labels.npy and a file such as fog.npy per corruption: uint8 of shape (5 · N, 32, 32, 3).
+    classes : sequence of str
+        The names of the classes, in the order of the labels.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The split test; its groups are the images.
+
+    Raises
+    ------
+    InputError
+        If labels.npy is missing, if there is no corruption, or if a file does not have the shape or type that the labels imply.
+    """
     files = [f for f in sorted(folder.glob("*.npy")) if f.stem != "labels"]
     labels = _array(find_file(folder, "labels.npy"))
     if not files:

@@ -556,6 +556,16 @@ def as_bytes(x: Floats) -> NDArray[np.uint8]:
 
     Values outside are clipped. A small offset keeps bytes the same that were only divided by 255 and multiplied again.
 
+    Parameters
+    ----------
+    x : ndarray of float, any shape
+        The values.
+
+    Returns
+    -------
+    ndarray of uint8, same shape
+        Values from 0 to 255.
+
     Examples
     --------
     >>> as_bytes(np.array([-0.2, 0.5, 1.0], dtype=np.float32)).tolist()

@@ -58,6 +58,25 @@ def read_sheet(path: Path, *, side: int, across: int = 100) -> Images:
 def resize_images(images: Images, side: int) -> Images:
     """Return the images as squares of this many pixels a side.
 
+    Parameters
+    ----------
+    images : Images
+        Images of any size.
+    side : int
+        Height and width of the result, in pixels.
+
+    Returns
+    -------
+    Images
+        The resized images; the same object if they have this size already.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the images have another size and Pillow is not installed.
+
+    Examples
+    --------
     >>> resize_images(Images(np.zeros((2, 6, 4, 3), np.uint8)), 8).pixels.shape
     (2, 8, 8, 3)
     """

@@ -125,6 +125,18 @@ def dataset_from_table(
 def distinct_classes(labels: Sequence[str]) -> list[str]:
     """Return the classes among labels: in numerical order where all are whole numbers, else in alphabetical order.
 
+    Parameters
+    ----------
+    labels : sequence of str
+        The label of each example.
+
+    Returns
+    -------
+    list of str
+        Each class once.
+
+    Examples
+    --------
     >>> distinct_classes(["10", "9", "10"]), distinct_classes(["pos", "neg"])
     (['9', '10'], ['neg', 'pos'])
     """

@@ -31,7 +31,23 @@ from distilcal.io.tables import Table
 
 
 def read_goemotions(folder: Path) -> SplitsByName:
-    """Read comments labelled with Ekman's six emotions or neutral; of several labels one is drawn by a hash of the id."""
+    """Read comments labelled with Ekman's six emotions or neutral; of several labels one is drawn by a hash of the id.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with train, dev and test.tsv*, emotions.txt and ekman_mapping.json.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    """
     fine = find_file(folder, "emotions.txt").read_text(encoding="utf-8").split()
     coarse = {e: c for c, members in read_json_file(find_file(folder, "ekman_mapping.json")).items() for e in members}
     index = [EMOTIONS.index(coarse.get(e, e)) for e in fine]
@@ -52,7 +68,23 @@ def _draw(name: str) -> int:
 
 
 def read_meld(folder: Path) -> SplitsByName:
-    """Read utterances, grouped by dialogue; the label non-neutral, which some copies have, is left out."""
+    """Read utterances, grouped by dialogue; the label non-neutral, which some copies have, is left out.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with train, dev and test_sent_emo.csv*.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    """
     splits: SplitsByName = {}
     for name in ("train", "dev", "test"):
         table = find_table(folder, f"{name}_sent_emo.csv*")
@@ -66,7 +98,25 @@ def read_meld(folder: Path) -> SplitsByName:
 
 
 def read_epitome(folder: Path, mechanism: str) -> SplitsByName:
-    """Read posts and responses, divided 75 : 5 : 20 by seeker's post, alike for the three mechanisms, whatever the labels."""
+    """Read posts and responses, divided 75 : 5 : 20 by seeker's post, alike for the three mechanisms, whatever the labels.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with a file MECHANISM-reddit.csv* per mechanism.
+    mechanism : str
+        The mechanism of empathy that is labelled, as in the name of its file.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    """
     table = find_table(folder, f"{mechanism}-reddit.csv*")
     labels = np.array([int(level != "0") for level in table.texts("level")])
     posts = table.texts("sp_id")
@@ -78,7 +128,23 @@ def read_epitome(folder: Path, mechanism: str) -> SplitsByName:
 
 
 def read_news_empathy(folder: Path) -> SplitsByName:
-    """Read essays on news, divided by writer."""
+    """Read essays on news, divided by writer.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with messages.csv*.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    """
     table = find_table(folder, "messages.csv*")
     labels = np.array([int(v) for v in table.texts("empathy_bin")])
     ids, writers = np.array(table.texts("message_id")), np.array(table.texts("response_id"))
@@ -86,7 +152,23 @@ def read_news_empathy(folder: Path) -> SplitsByName:
 
 
 def read_votes_on_paraphrases(folder: Path) -> SplitsByName:
-    """Read pairs with the share of six raters who called them paraphrases; ties are left out, as in the corpus."""
+    """Read pairs with the share of six raters who called them paraphrases; ties are left out, as in the corpus.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with test_votes.tsv*.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The split test, with label distributions of shape (N, 2).
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    """
     table = find_table(folder, "test_votes.tsv*")
     votes, raters = (np.array(table.values(c), dtype=np.int64) for c in ("votes", "n_annotators"))
     share = votes / raters
@@ -96,7 +178,25 @@ def read_votes_on_paraphrases(folder: Path) -> SplitsByName:
 
 
 def read_chaosnli(folder: Path, part: str) -> SplitsByName:
-    """Read pairs with the shares of a hundred raters; the label is their majority."""
+    """Read pairs with the shares of a hundred raters; the label is their majority.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with chaosNLI_PART.jsonl*.
+    part : str
+        The part of the corpus, as in the name of its file.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The split test, with label distributions of shape (N, 3).
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    """
     table = find_table(folder, f"chaosNLI_{part}.jsonl*")
     letters = {name[0]: i for i, name in enumerate(NLI)}
     labels = np.array([letters[v] for v in table.texts("majority_label")])
@@ -107,7 +207,27 @@ def read_chaosnli(folder: Path, part: str) -> SplitsByName:
 
 
 def read_adv_glue(folder: Path, task: str, classes: Sequence[str]) -> SplitsByName:
-    """Read adversarial examples of one GLUE task."""
+    """Read adversarial examples of one GLUE task.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with dev_ann.json*.
+    task : str
+        The task's key in the file.
+    classes : sequence of str
+        The names of the task's classes, in order.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The split test.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or does not have the task.
+    """
     path = find_file(folder, "dev_ann.json*")
     tasks = read_json_file(path)
     if task not in tasks:
@@ -118,7 +238,25 @@ def read_adv_glue(folder: Path, task: str, classes: Sequence[str]) -> SplitsByNa
 
 
 def read_newsgroups(folder: Path, *, raw: bool = False) -> SplitsByName:
-    """Read messages, grouped by subject; unless ``raw``, their bodies only, without those that are then empty."""
+    """Read messages, grouped by subject.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with train.jsonl* and test.jsonl*.
+    raw : bool, default False
+        Whether to keep whole messages. Otherwise only their bodies are kept (see `body_of`), without those that are then empty.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    """
     splits: SplitsByName = {}
     for names in ("train+dev", "test"):
         table = find_table(folder, f"{names.partition('+')[0]}.jsonl*")
@@ -147,6 +285,18 @@ SIGNATURE_LINES = 10
 def body_of(message: str) -> str:
     """Return a message without its header, quoted lines, the lines that introduce them, and a signature after dashes.
 
+    Parameters
+    ----------
+    message : str
+        A message whose header ends with an empty line.
+
+    Returns
+    -------
+    str
+        The body, without blanks around it; empty if nothing is left.
+
+    Examples
+    --------
     >>> body_of("From: me\\nSubject: x\\n\\nA. Reader writes:\\n> a quote\\nMy answer.\\n--\\nMy name")
     'My answer.'
     """

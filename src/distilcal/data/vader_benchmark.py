@@ -32,7 +32,25 @@ VADER_ARCHIVE = "hutto_ICWSM_2014.tar.gz"
 
 
 def read_vader(folder: Path, domain: str) -> SplitsByName:
-    """Read texts whose mean rating is beyond ±0.5, with the shares of raters above and below zero; zeros count half each."""
+    """Read texts whose mean rating is beyond ±0.5, with the shares of raters above and below zero; zeros count half each.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with ratings.tsv* or an archive of VADER.
+    domain : str
+        The kind of texts, such as ``amazon`` or ``nyt``; the texts of these two are grouped by document.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test, with label distributions of shape (N, 2).
+
+    Raises
+    ------
+    InputError
+        If the folder has neither the table nor an archive.
+    """
     rows = _vader_rows(folder, domain)
     ratings = [np.array(r.split(","), dtype=np.int64) for _, r, _ in rows]
     mean = np.array([r.mean() for r in ratings])

@@ -188,5 +188,21 @@ def build_map(
 
 
 def median_of(values: NDArray[Any]) -> float:
-    """Return the median of values, NaN of none."""
+    """Return the median of values.
+
+    Parameters
+    ----------
+    values : ndarray, shape (N,)
+        The values.
+
+    Returns
+    -------
+    float
+        The median; NaN if there are no values.
+
+    Examples
+    --------
+    >>> median_of(np.array([3, 1, 2])), median_of(np.array([]))
+    (2.0, nan)
+    """
     return float(np.median(values)) if len(values) else math.nan

@@ -51,7 +51,23 @@ def digest(value: Any) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return a hash of a file's bytes, as 32 hexadecimal digits."""
+    """Return a hash of a file's bytes.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    """
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

@@ -168,6 +168,18 @@ class Table:
 def table_kind(path: Path) -> str:
     """Return the suffix that tells a file's format, in lower case and without that of its compression.
 
+    Parameters
+    ----------
+    path : Path
+        The file, which need not exist.
+
+    Returns
+    -------
+    str
+        The suffix with its dot; empty if there is none.
+
+    Examples
+    --------
     >>> table_kind(Path("reviews.CSV.gz"))
     '.csv'
     """

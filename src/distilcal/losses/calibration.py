@@ -22,7 +22,23 @@ PAIR_ENTRIES = 1 << 24  # entries of an (N, K, K) block that CPC works on at a t
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Return half precision as single; single and double precision unchanged."""
+    """Return half precision as single; single and double precision unchanged.
+
+    Parameters
+    ----------
+    values : Tensor, any shape
+        The values.
+
+    Returns
+    -------
+    Tensor, same shape
+        The values as float32 or float64.
+
+    Examples
+    --------
+    >>> at_least_float32(torch.zeros(2, dtype=torch.float16)).dtype
+    torch.float32
+    """
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
@@ -547,7 +563,25 @@ def acls(logits: Tensor, *, margin: float = 10.0, positive: float = 1.0, negativ
 
 
 def gather_labels(values: Tensor, labels: Tensor) -> Tensor:
-    """Return the column of each row's label (N,) from values (N, K)."""
+    """Return each row's value in the column of its label.
+
+    Parameters
+    ----------
+    values : Tensor, shape (N, K)
+        A value per class, such as log-probabilities.
+    labels : Tensor of int64, shape (N,)
+        Classes from 0 to K − 1.
+
+    Returns
+    -------
+    Tensor, shape (N,)
+        The values of the labels.
+
+    Examples
+    --------
+    >>> gather_labels(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 0])).tolist()
+    [0.10000000149011612, 0.30000001192092896]
+    """
     return values.gather(1, labels[:, None]).squeeze(1)
 
 

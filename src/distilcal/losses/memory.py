@@ -214,9 +214,25 @@ class AdaFocal(nn.Module):
 
 
 def equal_mass_gaps(confidence: np.ndarray, correct: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return edges (B + 1,) and the gap mean confidence - accuracy (B,), 0 where empty, as AdaFocal's released code does.
+    """Return edges of bins and the gap mean confidence - accuracy in each, as AdaFocal's released code does.
 
     Edges are interpolated and bins are (lower, upper]; confidences equal to the smallest are in no bin, as in that code.
+
+    Parameters
+    ----------
+    confidence : ndarray of float, shape (N,)
+        Confidences in [0, 1].
+    correct : ndarray of bool or int, shape (N,)
+        Whether each prediction is right.
+    bins : int
+        Number B of bins.
+
+    Returns
+    -------
+    edges : ndarray of float, shape (B + 1,)
+        The edges, in ascending order.
+    gap : ndarray of float, shape (B,)
+        The gaps in [-1, 1], 0 for empty bins.
 
     Examples
     --------

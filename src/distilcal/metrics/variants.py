@@ -17,30 +17,122 @@ Rule = Callable[[FloatArray, int], IntArray]  # scores (N,), number of bins → 
 
 
 def width_open_at_zero(scores: FloatArray, bins: int) -> IntArray:
-    """Equal widths (lo, hi]: a score of exactly 0 is in no bin (P004, MDCA, focal_calibration)."""
+    """Return bins of equal widths (lo, hi]: a score of exactly 0 is in no bin (P004, MDCA, focal_calibration).
+
+    Parameters
+    ----------
+    scores : ndarray of float, shape (N,)
+        Scores in [0, 1].
+    bins : int
+        Number of bins.
+
+    Returns
+    -------
+    ndarray of int, shape (N,)
+        The bin of each score, from 0, -1 for none.
+
+    Examples
+    --------
+    >>> width_open_at_zero(np.array([0.0, 0.5, 0.75]), 2).tolist()
+    [-1, 0, 1]
+    """
     return np.searchsorted(np.linspace(0, 1, bins + 1), scores, side="left") - 1
 
 
 def width_extra_bin(scores: FloatArray, bins: int) -> IntArray:
-    """Equal widths [lo, hi) with a bin of its own for 1.0 (GCE)."""
+    """Return bins of equal widths [lo, hi) with a bin of its own for 1.0 (GCE).
+
+    Parameters
+    ----------
+    scores : ndarray of float, shape (N,)
+        Scores in [0, 1].
+    bins : int
+        Number of bins.
+
+    Returns
+    -------
+    ndarray of int, shape (N,)
+        The bin of each score, from 0; ``bins`` for 1.0.
+
+    Examples
+    --------
+    >>> width_extra_bin(np.array([0.0, 0.5, 1.0]), 2).tolist()
+    [0, 1, 2]
+    """
     return np.searchsorted(np.linspace(0, 1, bins + 1), scores, side="right") - 1
 
 
 def mass_focal(scores: FloatArray, bins: int) -> IntArray:
-    """AdaECE of focal_calibration: interpolated edges, (lo, hi]; scores equal to the smallest are in no bin."""
+    """Return the bins of AdaECE of focal_calibration: interpolated edges, (lo, hi]; scores equal to the smallest are in no bin.
+
+    Parameters
+    ----------
+    scores : ndarray of float, shape (N,)
+        Scores in [0, 1].
+    bins : int
+        Number of bins.
+
+    Returns
+    -------
+    ndarray of int, shape (N,)
+        The bin of each score, from 0, -1 for none.
+
+    Examples
+    --------
+    >>> mass_focal(np.array([0.1, 0.2, 0.3, 0.4]), 2).tolist()
+    [-1, 0, 0, 1]
+    """
     n = len(scores)
     edges = np.interp(np.linspace(0, n, bins + 1), np.arange(n), np.sort(scores))
     return np.searchsorted(edges, scores, side="left") - 1
 
 
 def mass_p004(scores: FloatArray, bins: int) -> IntArray:
-    """Class-wise ACE of P004/MDCA: every int(N/bins)-th value is an edge, the last is 1; the smallest is in no bin."""
+    """Return the bins of class-wise ACE of P004 and MDCA: every int(N/bins)-th value is an edge; the smallest is in no bin.
+
+    The last edge is 1.
+
+    Parameters
+    ----------
+    scores : ndarray of float, shape (N,)
+        Scores in [0, 1].
+    bins : int
+        Number of bins.
+
+    Returns
+    -------
+    ndarray of int, shape (N,)
+        The bin of each score, from 0, -1 for none.
+
+    Examples
+    --------
+    >>> mass_p004(np.array([0.1, 0.2, 0.3, 0.4]), 2).tolist()
+    [-1, 0, 0, 1]
+    """
     edges = np.append(np.sort(scores)[np.arange(bins) * (len(scores) // bins)], 1.0)
     return np.searchsorted(edges, scores, side="left") - 1
 
 
 def mass_gce(scores: FloatArray, bins: int) -> IntArray:
-    """GCE: edges are the values at rounded equal steps of rank, [lo, hi)."""
+    """Return the bins of GCE: edges are the values at rounded equal steps of rank, [lo, hi).
+
+    Parameters
+    ----------
+    scores : ndarray of float, shape (N,)
+        Scores in [0, 1].
+    bins : int
+        Number of bins.
+
+    Returns
+    -------
+    ndarray of int, shape (N,)
+        The bin of each score, from 1 to ``bins``.
+
+    Examples
+    --------
+    >>> mass_gce(np.array([0.1, 0.2, 0.3, 0.4]), 2).tolist()
+    [1, 1, 2, 2]
+    """
     if not len(scores):
         return np.zeros(0, np.int64)
     ranks = np.round(np.linspace(0, len(scores), bins, endpoint=False)).astype(np.int64)

@@ -223,7 +223,23 @@ def _load_image_weights(network: ImageNetwork, settings: ModelSettings) -> None:
 
 
 def weights_path(path: str) -> Path:
-    """Return the file that a recipe names, with variables such as $DISTILCAL_DATA replaced."""
+    """Return the file that a recipe names, with variables such as $DISTILCAL_DATA replaced.
+
+    Parameters
+    ----------
+    path : str
+        The path as the recipe has it.
+
+    Returns
+    -------
+    Path
+        The path, in which unknown variables stay as they are.
+
+    Examples
+    --------
+    >>> weights_path("weights/student.safetensors").name
+    'student.safetensors'
+    """
     return Path(os.path.expandvars(path))
 
 

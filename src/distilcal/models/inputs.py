@@ -192,7 +192,22 @@ def _text_columns(inputs: Texts | Choices) -> tuple[list[str], list[str] | None]
 
 
 def usable_length(model: Any, tokenizer: Any, max_length: int) -> int:
-    """Return the number of tokens that a model can take, at most ``max_length``."""
+    """Return the number of tokens that a model can take, at most ``max_length``.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The model, whose configuration may limit its positions.
+    tokenizer : PreTrainedTokenizerBase
+        Its tokenizer, which has a limit of its own.
+    max_length : int
+        The largest number of tokens to return.
+
+    Returns
+    -------
+    int
+        The smallest of these limits, in tokens.
+    """
     limit = min(max_length, int(tokenizer.model_max_length))
     positions = getattr(model.config, "max_position_embeddings", None)
     if not positions or positions <= 0:

@@ -93,7 +93,25 @@ class Network(nn.Module, ABC):
 
 
 def lerp(own: Tensor, other: Tensor, weight: Tensor) -> Tensor:
-    """Return ``weight · own + (1 − weight) · other`` with a weight (N,) per row."""
+    """Return ``weight · own + (1 − weight) · other`` with a weight per row.
+
+    Parameters
+    ----------
+    own, other : Tensor, shape (N, ...)
+        The values to mix.
+    weight : Tensor, shape (N,)
+        The share of ``own`` in each row, in [0, 1].
+
+    Returns
+    -------
+    Tensor, shape (N, ...)
+        The mixed values.
+
+    Examples
+    --------
+    >>> lerp(torch.ones(2, 2), torch.zeros(2, 2), torch.tensor([1.0, 0.25])).tolist()
+    [[1.0, 1.0], [0.25, 0.25]]
+    """
     weight = weight.to(own.dtype).view(-1, *[1] * (own.dim() - 1))
     return weight * own + (1 - weight) * other
 
@@ -231,7 +249,24 @@ class VectorNetwork(Network):
 
 
 def weights_digest(network: nn.Module) -> str:
-    """Return a hash of everything a network has learned, by name."""
+    """Return a hash of everything a network has learned, by name.
+
+    Parameters
+    ----------
+    network : Module
+        The network.
+
+    Returns
+    -------
+    str
+        A hash of the names, shapes, types and values of its parameters and buffers: 32 hexadecimal digits.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(2, 3)
+    >>> weights_digest(layer) == weights_digest(layer) != weights_digest(nn.Linear(2, 4))
+    True
+    """
     digest = hashlib.blake2b(digest_size=16)
     for name, value in sorted(network.state_dict().items()):
         if isinstance(value, Tensor):
@@ -267,7 +302,15 @@ def fold_temperature(network: Network, temperature: float) -> None:
 
 @torch.no_grad()
 def permute_classes(network: Network, columns: list[int]) -> None:
-    """Reorder the outputs in place: output i becomes what output ``columns[i]`` was."""
+    """Reorder the outputs in place: output i becomes what output ``columns[i]`` was.
+
+    Parameters
+    ----------
+    network : Network
+        The network, whose output layer is changed.
+    columns : list of int
+        The old position of each class, a permutation of 0 to K − 1.
+    """
     network.output.weight.copy_(network.output.weight[columns].clone())
     if network.output.bias is not None:
         network.output.bias.copy_(network.output.bias[columns].clone())

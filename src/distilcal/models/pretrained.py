@@ -161,7 +161,23 @@ def load_text_encoder(source: str, *, layers: Sequence[int] = (), pooling: Pooli
 
 
 def load_config(source: str) -> dict[str, Any]:
-    """Return the configuration of a model in a folder or on the hub."""
+    """Return the configuration of a model in a folder or on the hub.
+
+    Parameters
+    ----------
+    source : str
+        A folder, ``package:NAME/FOLDER`` or a hub name, as for `resolve_model`.
+
+    Returns
+    -------
+    dict
+        The fields of its config.json with the defaults of its architecture.
+
+    Raises
+    ------
+    InputError
+        If the model is missing, damaged or of an unknown kind.
+    """
     from transformers import AutoConfig
 
     with quiet_transformers():
@@ -169,7 +185,25 @@ def load_config(source: str) -> dict[str, Any]:
 
 
 def load_tokenizer(path: str, source: str = "") -> Any:
-    """Load the tokenizer in a folder or of a hub model; ``source`` is the user's name for it in errors."""
+    """Load the tokenizer in a folder or of a hub model.
+
+    Parameters
+    ----------
+    path : str
+        A folder or a hub name.
+    source : str, default ""
+        The user's name for the model, for errors; by default the path.
+
+    Returns
+    -------
+    PreTrainedTokenizerBase
+        The tokenizer.
+
+    Raises
+    ------
+    InputError
+        If the tokenizer is missing, damaged or of an unknown kind.
+    """
     from transformers import AutoTokenizer
 
     return _from_pretrained(AutoTokenizer, path, source or path)

@@ -122,7 +122,18 @@ def _mix_of_choices(mix: Mix, choices: int) -> Mix:
 
 
 def pad_to_same_length(first: Tensors, second: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return two batches of tokens, the shorter one padded with zeros to the length of the longer."""
+    """Return two batches of tokens, the shorter one padded with zeros to the length of the longer.
+
+    Parameters
+    ----------
+    first, second : mapping of str to Tensor, shape (..., L)
+        The batches, with ``input_ids`` among their names; each has a length L of its own.
+
+    Returns
+    -------
+    tuple of two dict of str to Tensor
+        The batches in the same order, both of the larger length.
+    """
     length = max(first["input_ids"].shape[-1], second["input_ids"].shape[-1])
     return _pad_tokens(first, length), _pad_tokens(second, length)
 
@@ -168,7 +179,18 @@ class TextEncoder(nn.Module):
 
 
 def encoder_layers(model: Any) -> nn.ModuleList | None:
-    """Return the list of layers that a model's configuration counts; None if the model has no such list."""
+    """Return the list of layers that a model's configuration counts.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The model.
+
+    Returns
+    -------
+    ModuleList or None
+        The first list of ``num_hidden_layers`` modules; None if the model has no such list.
+    """
     count = int(model.config.num_hidden_layers)
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
@@ -177,12 +199,46 @@ def encoder_layers(model: Any) -> nn.ModuleList | None:
 
 
 def last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
-    """Return the name of a model's last linear layer, that of the classes, and the layer."""
+    """Return the name of a model's last linear layer, that of the classes, and the layer.
+
+    Parameters
+    ----------
+    model : Module
+        A model with at least one linear layer.
+
+    Returns
+    -------
+    name : str
+        The layer's name within the model.
+    layer : Linear
+        The layer itself.
+
+    Raises
+    ------
+    IndexError
+        If the model has no linear layer.
+
+    Examples
+    --------
+    >>> last_linear(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    ('2', Linear(in_features=3, out_features=2, bias=True))
+    """
     linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     return linear[-1]
 
 
 def architecture(model: Any) -> dict[str, Any]:
-    """Return what a model computes beside its weights: its configuration without where it came from."""
+    """Return what a model computes beside its weights: its configuration without where it came from.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The model.
+
+    Returns
+    -------
+    dict
+        The configuration without names, versions, types and labels.
+    """
     unrelated = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id")
     return {key: value for key, value in model.config.to_dict().items() if key not in unrelated}

@@ -124,6 +124,16 @@ def same_inputs(student: Classifier, teacher: Classifier) -> bool:
     """Return whether a teacher can be run on the student's inputs.
 
     Pixels mean the same to both, whatever their normalisation; token numbers only with the same tokenizer settings.
+
+    Parameters
+    ----------
+    student, teacher : Classifier
+        The classifiers to compare.
+
+    Returns
+    -------
+    bool
+        True if both read images, or if their inputs have the same description.
     """
     pixels = isinstance(student.inputs, ImageInputs) and isinstance(teacher.inputs, ImageInputs)
     return pixels or student.inputs.describe() == teacher.inputs.describe()

@@ -96,7 +96,22 @@ class Checkpoint:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Save tensors and JSON facts in one file, which is complete or does not exist."""
+    """Save tensors and JSON facts in one file, which is complete or does not exist.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write or replace.
+    tensors : mapping of str to Tensor
+        The tensors by name.
+    facts : mapping of str to object
+        Values that JSON can hold; `load_tensors` needs ``key`` among them.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.part")
     try:
         save_file(_without_shared_memory(tensors), temporary, {"facts": json.dumps(facts)})
@@ -112,7 +127,22 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 
 def load_tensors(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Load what `save_tensors` wrote for this key; None if there is none, or only a damaged or another run's file."""
+    """Load what `save_tensors` wrote for this key.
+
+    A damaged file or another run's causes a DamagedWarning.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    key : str
+        The hash that the file's facts must have as ``key``.
+
+    Returns
+    -------
+    tuple of dict and dict, or None
+        The tensors by name and the facts; None if the file does not exist, is damaged or belongs to another run.
+    """
     if not path.exists():
         return None
     try:
@@ -129,7 +159,24 @@ def load_tensors(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any
 def training_state(
     network: nn.Module, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], recorder: Recorder | None
 ) -> dict[str, Tensor]:
-    """Return all tensors from which training resumes, by name."""
+    """Return all tensors from which training resumes, by name.
+
+    Parameters
+    ----------
+    network : Module
+        The network in training.
+    optimizer : Optimizer
+        Its optimiser.
+    losses : sequence of Module
+        The losses that are modules.
+    recorder : Recorder or None
+        The recorder of training dynamics, if there is one.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Names start with ``dynamics/``, ``network/``, ``loss/`` or ``optimizer/``.
+    """
     state: dict[str, Tensor] = {}
     if recorder is not None:
         state |= {f"dynamics/{name}": torch.from_numpy(value) for name, value in recorder.state().items()}
@@ -150,7 +197,21 @@ def restore_training_state(
     losses: Sequence[nn.Module],
     recorder: Recorder | None,
 ) -> None:
-    """Restore network, optimiser, losses and recorder from what `training_state` returned."""
+    """Restore network, optimiser, losses and recorder from what `training_state` returned.
+
+    Parameters
+    ----------
+    state : mapping of str to Tensor
+        The tensors by name.
+    network : Module
+        The network, changed in place, as are the others.
+    optimizer : Optimizer
+        Its optimiser, with the same parameters as the saved one.
+    losses : sequence of Module
+        The losses that are modules, in the same order.
+    recorder : Recorder or None
+        The recorder of training dynamics, if there is one.
+    """
     if recorder is not None:
         recorder.restore({name: value.numpy() for name, value in _with_prefix(state, "dynamics/").items()})
     network.load_state_dict(_with_prefix(state, "network/"))

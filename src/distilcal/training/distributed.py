@@ -71,6 +71,20 @@ def own_part(rows: NDArray[np.int64], process: int, processes: int) -> NDArray[n
 
     All parts have the same size: a short last one repeats the last row, which `gather_view` drops again.
 
+    Parameters
+    ----------
+    rows : ndarray of int, shape (N,)
+        The rows of the whole batch.
+    process : int
+        Number of the process, from 0.
+    processes : int
+        Number of all processes.
+
+    Returns
+    -------
+    ndarray of int, shape (⌈N / processes⌉,)
+        The rows of this process.
+
     Examples
     --------
     >>> own_part(np.array([3, 1, 4, 1, 5]), 1, 2).tolist()
@@ -81,7 +95,22 @@ def own_part(rows: NDArray[np.int64], process: int, processes: int) -> NDArray[n
 
 
 def gather_view(view: View, count: int, accelerator: Any) -> View:
-    """Return the view of the whole batch of ``count`` rows, the same on each process."""
+    """Return the view of the whole batch, the same on each process.
+
+    Parameters
+    ----------
+    view : View
+        The view of this process's part.
+    count : int
+        Number of rows of the whole batch; repeated rows beyond it are dropped.
+    accelerator : Accelerator
+        What connects the processes.
+
+    Returns
+    -------
+    View
+        The view of ``count`` rows, through whose outputs gradients flow back.
+    """
     columns: dict[str, Any] = dict.fromkeys((*VIEW_FIELDS, "keep"))
     for name in columns:
         value = getattr(view, name)

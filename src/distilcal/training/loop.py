@@ -38,24 +38,52 @@ DEV_BATCH = 128  # examples per forward pass on dev
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far training is: what a progress bar shows."""
+    """How far training is: what a progress bar shows.
 
-    epoch: int  # from 0
+    Attributes
+    ----------
+    epoch : int
+        The current epoch, from 0.
+    epochs : int
+        Number of all epochs.
+    step : int
+        Steps done in this epoch.
+    steps : int
+        Steps of an epoch.
+    losses : dict of str to float
+        Means over this epoch so far.
+    dev : dict of str to float
+        Metrics on dev after the last epoch; empty in the first.
+    """
+
+    epoch: int
     epochs: int
-    step: int  # steps done in this epoch
+    step: int
     steps: int
-    losses: dict[str, float]  # means over this epoch so far
-    dev: dict[str, float]  # metrics after the last epoch; empty in the first
+    losses: dict[str, float]
+    dev: dict[str, float]
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training did. The classifier has the weights of ``best_epoch``."""
+    """What training did. The classifier has the weights of ``best_epoch``.
 
-    history: list[dict[str, Any]]  # one entry per epoch: epoch, losses, lr, dev, seconds
-    best_epoch: int  # from 0
+    Attributes
+    ----------
+    history : list of dict
+        One entry per epoch: epoch, losses, lr, dev, seconds.
+    best_epoch : int
+        The epoch that is best on dev, from 0.
+    seconds : float
+        Time of training.
+    resumed_at : int
+        Epochs that an earlier, interrupted call had finished.
+    """
+
+    history: list[dict[str, Any]]
+    best_epoch: int
     seconds: float
-    resumed_at: int = 0  # epochs that an earlier, interrupted call had finished
+    resumed_at: int = 0
 
 
 def fit(

@@ -23,6 +23,20 @@ JITTER = 0.1  # random increase of lengths (up to 10 %), so that equal ones do n
 def epoch_seed(seed: int, epoch: int, use: int) -> int:
     """Return a seed for one use of random numbers (order, augmentation, dropout) in one epoch.
 
+    Parameters
+    ----------
+    seed : int
+        The seed of the training, not negative.
+    epoch : int
+        The epoch, from 0.
+    use : int
+        Number of the use.
+
+    Returns
+    -------
+    int
+        A seed below 2³².
+
     Examples
     --------
     >>> epoch_seed(0, 1, 0) == epoch_seed(0, 1, 0) != epoch_seed(0, 2, 0)

@@ -47,6 +47,11 @@ class TrainingSetup:
 def check_setup(setup: TrainingSetup) -> None:
     """Raise an error that says what is wrong if a setup cannot be trained.
 
+    Parameters
+    ----------
+    setup : TrainingSetup
+        Everything that a training needs.
+
     Raises
     ------
     InputError
@@ -101,7 +106,18 @@ def _check_recorder(recorder: Recorder, setup: TrainingSetup) -> None:
 
 
 def fit_key(setup: TrainingSetup) -> str:
-    """Return a hash of everything that must be the same for a saved state to be resumed."""
+    """Return a hash of everything that must be the same for a saved state to be resumed.
+
+    Parameters
+    ----------
+    setup : TrainingSetup
+        Everything that a training needs.
+
+    Returns
+    -------
+    str
+        The hash, in hexadecimal digits.
+    """
     teacher = {}
     for name, value in setup.teacher_outputs.items():
         teacher[name] = hashlib.blake2b(np.ascontiguousarray(value).data).hexdigest()

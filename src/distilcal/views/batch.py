@@ -172,7 +172,25 @@ def plain(network: Callable[[Tensors], Output], batch: Batch) -> View:
 
 
 def concatenate_views(views: Iterable[View]) -> View:
-    """Concatenate the views of the parts of a batch."""
+    """Concatenate the views of the parts of a batch.
+
+    Parameters
+    ----------
+    views : iterable of View
+        At least one view; all have the same fields.
+
+    Returns
+    -------
+    View
+        The rows of all parts, in order.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([0, 1])
+    >>> view = View(torch.zeros(2, 3), torch.zeros(2, 5), rows, rows, ids=rows)
+    >>> len(concatenate_views([view, view]))
+    4
+    """
     parts = list(views)
     columns: dict[str, Any] = {}
     for name in (*VIEW_FIELDS, "keep"):
@@ -182,7 +200,25 @@ def concatenate_views(views: Iterable[View]) -> View:
 
 
 def select_kept_rows(view: View) -> View:
-    """Return the view of the rows that count only."""
+    """Return the view of only the rows that count.
+
+    Parameters
+    ----------
+    view : View
+        A view of N rows.
+
+    Returns
+    -------
+    View
+        The rows where ``keep`` is True, without ``keep``; the same view if all count.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([0, 1])
+    >>> view = View(torch.zeros(2, 3), torch.zeros(2, 5), rows, rows, ids=rows, keep=torch.tensor([False, True]))
+    >>> select_kept_rows(view).ids.tolist()
+    [1]
+    """
     if view.keep is None:
         return view
     rows = view.keep.nonzero().squeeze(1)

@@ -317,7 +317,19 @@ def boxes(share: Any, centre: Any, height: int, width: int) -> tuple[Any, Any, A
 
 
 def box_mask(low: Any, high: Any, height: int, width: int) -> Tensor:
-    """Return a mask (N, 1, H, W), True inside the boxes ``[low, high)`` (N, 2).
+    """Return a mask that is True inside boxes, one per image.
+
+    Parameters
+    ----------
+    low, high : array-like of int, shape (N, 2)
+        Row and column, in pixels, of the first corner, and of the opposite one, which is outside the box.
+    height, width : int
+        Size of the images in pixels.
+
+    Returns
+    -------
+    Tensor of bool, shape (N, 1, H, W)
+        The mask.
 
     Examples
     --------
@@ -335,6 +347,18 @@ def run_by_length(network: Any, inputs: Tensors) -> Output:
     """Run the network on texts of like length together, where that saves enough padding.
 
     Partners are of all lengths, and padding costs as much as words.
+
+    Parameters
+    ----------
+    network : callable
+        The network, from inputs to an `Output`.
+    inputs : mapping of str to Tensor, shape (N, ..., L)
+        Tokens with their ``attention_mask``; without a mask the network is run once on all rows.
+
+    Returns
+    -------
+    Output
+        Logits and features of the N rows, in their order.
     """
     mask = inputs.get("attention_mask")
     # Under several processes (a wrapped network) each must make exactly one pass.

@@ -187,7 +187,23 @@ def current_saliency(network: Any, output: Output, labels: Tensor, level: Litera
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """Return rows of length 1; each is first divided by its largest entry, so that tiny ones keep their direction."""
+    """Return rows of length 1; each is first divided by its largest entry, so that tiny ones keep their direction.
+
+    Parameters
+    ----------
+    rows : Tensor, shape (N, D)
+        Rows without negative entries.
+
+    Returns
+    -------
+    Tensor, shape (N, D)
+        Rows of Euclidean length 1; rows of zeros stay zero.
+
+    Examples
+    --------
+    >>> unit_rows(torch.tensor([[3e-30, 0.0], [0.0, 0.0]])).tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
     return normalize(rows / rows.amax(dim=1, keepdim=True).clamp(min=1e-38), dim=1)
 
 

@@ -83,18 +83,70 @@ def _initialise(network: nn.Module) -> None:
 
 
 def initialise_head(network: ConvNet) -> None:
-    """Initialise the head from N(0, 0.01²) and its bias at 0, as VGG and MobileNetV2 of RepDistiller do."""
+    """Initialise the head from N(0, 0.01²) and its bias at 0, as VGG and MobileNetV2 of RepDistiller do.
+
+    Parameters
+    ----------
+    network : ConvNet
+        The network, changed in place.
+    """
     nn.init.normal_(network.head.weight, 0.0, 0.01)
     nn.init.zeros_(network.head.bias)
 
 
 def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    """Return a convolution without bias that keeps the size of the map at stride 1."""
+    """Return a convolution without bias that keeps the size of the map at stride 1.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        Numbers of channels.
+    size : int, default 3
+        Side of the kernel in pixels, an odd number.
+    stride : int, default 1
+        Step in pixels.
+    groups : int, default 1
+        Groups of channels that are convolved apart.
+
+    Returns
+    -------
+    Conv2d
+        A layer from (N, inputs, H, W) to (N, outputs, ⌈H / stride⌉, ⌈W / stride⌉).
+
+    Examples
+    --------
+    >>> conv(3, 8, stride=2).weight.shape
+    torch.Size([8, 3, 3, 3])
+    """
     return nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
 
 
 def conv_norm(inputs: int, outputs: int, size: int = 3, stride: int = 1, groups: int = 1, act: bool = True) -> nn.Sequential:
-    """Return a convolution without bias, a batch norm and, with ``act``, a ReLU."""
+    """Return a convolution without bias, a batch norm and, with ``act``, a ReLU.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        Numbers of channels.
+    size : int, default 3
+        Side of the kernel in pixels, an odd number.
+    stride : int, default 1
+        Step in pixels.
+    groups : int, default 1
+        Groups of channels that are convolved apart.
+    act : bool, default True
+        Whether a ReLU follows.
+
+    Returns
+    -------
+    Sequential
+        Two or three layers.
+
+    Examples
+    --------
+    >>> len(conv_norm(3, 8)), len(conv_norm(3, 8, act=False))
+    (3, 2)
+    """
     layers: list[nn.Module] = [conv(inputs, outputs, size, stride, groups), nn.BatchNorm2d(outputs)]
     if act:
         layers.append(nn.ReLU())
@@ -112,7 +164,30 @@ def stack_blocks(
 ) -> nn.Sequential:
     """Return blocks one after the other; the first changes the width and has the stride.
 
-    ``build_block(inputs, planes, stride)`` builds a block with ``planes * expansion`` outputs.
+    Parameters
+    ----------
+    build_block : callable
+        ``build_block(inputs, planes, stride)`` builds a block with ``planes * expansion`` output channels.
+    inputs : int
+        Input channels of the first block.
+    planes : int
+        Width of the blocks, in channels.
+    stride : int
+        Step of the first block, in pixels.
+    blocks : int
+        Number of blocks.
+    expansion : int, default 1
+        Output channels of a block per plane.
+
+    Returns
+    -------
+    Sequential
+        The blocks.
+
+    Examples
+    --------
+    >>> len(stack_blocks(lambda inputs, planes, stride: conv(inputs, planes, stride=stride), 3, 8, stride=2, blocks=4))
+    4
     """
     # The order in which blocks are built is that in which they draw their initial weights: the later ones first.
     rest = [build_block(planes * expansion, planes, 1) for _ in range(blocks - 1)]
