@@ -19,6 +19,7 @@ from distilcal.cli.example import example_command
 from distilcal.cli.maps import map_command
 from distilcal.cli.predict import predict_command
 from distilcal.cli.report import report_command
+from distilcal.cli.schema import schema_command
 from distilcal.cli.study import study_command
 from distilcal.cli.sweep import sweep_command
 from distilcal.cli.train import distill_command, run_command
@@ -86,5 +87,6 @@ for _command in (
     study_command,
     sweep_command,
     map_command,
+    schema_command,
 ):
     main.add_command(_command)
