@@ -23,6 +23,7 @@ from shell import command
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("jinja2")
+pytestmark = pytest.mark.slow  # a minute and a half together: make test-all runs them
 
 TIMES = ("seconds", "ms_per_example")
 FEW = 6  # stages of a run whose figures are pinned in full
