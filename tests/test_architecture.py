@@ -110,6 +110,24 @@ def test_the_report_imports_no_private_names(path):
             assert not [alias.name for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"]
 
 
+def test_no_module_imports_private_names_of_another():
+    private = [
+        f"{path.relative_to(ROOT)}: {alias.name}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("distilcal")
+        for alias in node.names
+        if alias.name.startswith("_") and not alias.name.startswith("__")
+    ]
+    assert not private
+
+
+def test_no_two_classes_have_one_name():
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in FILES]
+    names = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_public_names_resolve():
     for name in distilcal.__all__:
         assert getattr(distilcal, name) is not None
