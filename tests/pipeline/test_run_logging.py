@@ -60,9 +60,14 @@ def test_from_python_nothing_is_printed_until_logging_is_configured(recipe):
 
 def test_a_run_logs_its_data_stages_and_doubts(recipe, caplog):
     caplog.set_level(logging.INFO, logger="distilcal")
-    steps = []
-    path = recipe / "r.toml"
-    run_recipe(load_recipe(path), recipe / "run", recipe / "store", on_progress=lambda *step: steps.append(step))
+    steps, epochs = [], []
+    run_recipe(
+        load_recipe(recipe / "r.toml"),
+        recipe / "run",
+        recipe / "store",
+        on_progress=lambda *step: steps.append(step),
+        on_epoch=lambda *epoch: epochs.append(epoch),
+    )
     lines = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
     for expected in (
         "INFO data: train ",
@@ -76,6 +81,7 @@ def test_a_run_logs_its_data_stages_and_doubts(recipe, caplog):
         assert any(line.startswith(expected) for line in lines), expected
     assert {name for name, _ in steps} == {"student"}
     assert steps[-1][1].epochs == 1
+    assert [(name, entry["epoch"]) for name, entry in epochs] == [("student", 0)]
 
 
 def test_other_processes_than_the_first_log_nothing(caplog, monkeypatch):

@@ -225,6 +225,17 @@ def test_steps_are_told():
     assert told[-1].dev["accuracy"] >= 0
 
 
+def test_on_epoch_gets_the_history_entry_of_each_epoch_that_is_trained(tmp_path):
+    entries = []
+    settings = TrainSettings(epochs=3, batch=30)
+    result = fit(
+        student(), TRAIN, DEV, [term("cross_entropy")], settings, checkpoint_dir=tmp_path / "state", on_epoch=entries.append
+    )
+    assert entries == result.history
+    fit(student(), TRAIN, DEV, [term("cross_entropy")], settings, checkpoint_dir=tmp_path / "state", on_epoch=entries.append)
+    assert len(entries) == 3  # the second call resumed after the last epoch
+
+
 def test_a_view_of_ones_own_needs_no_change_to_the_loop():
     def noisy(network, batch):
         said = network({"vectors": batch.inputs["vectors"] + 1.0})

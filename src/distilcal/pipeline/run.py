@@ -81,7 +81,12 @@ def plan(recipe: Recipe, store: Path) -> Plan:
 
 
 def run_recipe(
-    recipe: Recipe, folder: Path, store: Path, *, on_progress: Callable[[str, TrainingProgress], None] | None = None
+    recipe: Recipe,
+    folder: Path,
+    store: Path,
+    *,
+    on_progress: Callable[[str, TrainingProgress], None] | None = None,
+    on_epoch: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> Path:
     """Run a recipe: train its stages, evaluate every model on every split, write the results and a report.
 
@@ -95,6 +100,8 @@ def run_recipe(
         Where trained stages and cached outputs are kept: stages that are in it are not trained again.
     on_progress : callable, optional
         Called in the main process with the name of a stage and how far its training is.
+    on_epoch : callable, optional
+        Called in the main process with the name of a stage and the entry of its history after every epoch that is trained.
 
     Returns
     -------
@@ -124,7 +131,8 @@ def run_recipe(
         stages = {stage.name: stage for stage in planned.stages}
         for stage in planned.stages:
             on_stage_progress = None if on_progress is None else partial(on_progress, stage.name)
-            run_stage(stage, recipe, planned.splits, stages, processes, on_progress=on_stage_progress)
+            on_stage_epoch = None if on_epoch is None else partial(on_epoch, stage.name)
+            run_stage(stage, recipe, planned.splits, stages, processes, on_progress=on_stage_progress, on_epoch=on_stage_epoch)
         if processes.is_main_process:
             logger.info("evaluating every model on every split")
             write_results(recipe, planned.splits, planned.overlaps, planned.stages, folder)

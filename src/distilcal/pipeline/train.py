@@ -40,6 +40,7 @@ def run_stage(
     processes: ProcessGroup,
     *,
     on_progress: Callable[[TrainingProgress], None] | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
     """Train a stage, or load its pretrained model, and save it in the store; nothing is done if it is there.
 
@@ -57,6 +58,8 @@ def run_stage(
         The processes that train together.
     on_progress : callable, optional
         Called in the main process with how far training is.
+    on_epoch : callable, optional
+        Called in the main process with the entry of the history after every epoch that is trained.
     """
     if stage.settings.predictions:
         check_predictions(stage.name, stage.external_predictions, splits)
@@ -72,7 +75,7 @@ def run_stage(
         if finished:
             _log_finished(stage)
             return
-        trained = _train(stage, recipe, splits, stages, processes, on_progress)
+        trained = _train(stage, recipe, splits, stages, processes, on_progress, on_epoch)
         if processes.is_main_process:
             _save(stage, trained)
         processes.wait_for_everyone()
@@ -94,6 +97,7 @@ def _train(
     stages: Mapping[str, Stage],
     processes: ProcessGroup,
     on_progress: Callable[[TrainingProgress], None] | None,
+    on_epoch: Callable[[dict[str, Any]], None] | None,
 ) -> TrainedStage:
     settings, train = stage.settings, splits.train
     classifier = _build_classifier(stage, recipe, train, stages)
@@ -126,6 +130,7 @@ def _train(
         checkpoint_dir=checkpoint_dir,
         store=stage.store,
         on_progress=on_progress if processes.is_main_process else None,
+        on_epoch=on_epoch,
     )
     _log_result(stage, result)
     history = {

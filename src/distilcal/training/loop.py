@@ -104,6 +104,7 @@ def fit(
     checkpoint_dir: Path | None = None,
     store: Path | None = None,
     on_progress: Callable[[TrainingProgress], None] | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
 ) -> TrainingResult:
     """Train a classifier: minimise ``Σ weight · loss(view)`` and keep the epoch that is best on dev.
 
@@ -140,6 +141,8 @@ def fit(
         Where tokenised texts and features of frozen encoders are cached.
     on_progress : callable, optional
         Called with a `TrainingProgress` a few times a second.
+    on_epoch : callable, optional
+        Called in the main process with the entry of the history after every epoch that this call trains.
 
     Returns
     -------
@@ -247,6 +250,8 @@ def fit(
             is_best = _best_epoch(history, settings) == epoch
             if accelerator.is_main_process or checkpoint_dir is None:  # in memory each process keeps its own
                 checkpoint.save(history, optimizer, loss_modules, recorder, is_best=is_best)
+            if on_epoch is not None and accelerator.is_main_process:
+                on_epoch(history[-1])
             accelerator.wait_for_everyone()
 
     accelerator.unwrap_model(network, keep_fp32_wrapper=False)
