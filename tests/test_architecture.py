@@ -25,17 +25,21 @@ ORDER = [
     "runs",
     "report",
     "data",
+    "inference",
     "losses",
     "models",
     "views",
     "training",
-    "integrations",
     "pipeline",
+    "export",
     "study",
+    "serve",
+    "api",
+    "integrations",
     "cli",
     "__main__",
 ]
-USES_TORCH = {"losses", "models", "views", "training", "integrations", "pipeline", "study"}
+USES_TORCH = {"losses", "models", "views", "training", "integrations", "pipeline", "export", "study"}
 # Predictions.load and .save open files when they are called; nothing else looks ahead.
 LOOKS_AHEAD = {("predictions", "io.predictions")}
 

@@ -1,0 +1,5 @@
+"""Using a finished classifier: labels, calibrated probabilities and what to hand over. Needs no torch."""
+
+from distilcal.inference.student import Answer, Backend, Student, as_inputs
+
+__all__ = ["Answer", "Backend", "Student", "as_inputs"]

@@ -1,0 +1,280 @@
+"""A classifier that is ready for use: `Student` gives labels, calibrated probabilities, and hands over what it cannot promise.
+
+What runs the network is a `Backend`: onnxruntime in `distilcal.inference.onnx`, torch in `distilcal.export`. To add another,
+write a class with ``compute_logits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distilcal.calibrate import Calibrator
+from distilcal.data.dataset import Dataset, Images, Inputs, Vectors, choices, texts
+from distilcal.errors import InputError
+from distilcal.predictions import FloatArray, Predictions
+from distilcal.selective import Threshold, threshold
+
+OnProgress = Callable[[int, int], None]  # examples done, examples in all
+
+
+class Answer(NamedTuple):
+    """An answer with its confidence; the label is None where the example is handed over."""
+
+    label: str | None
+    confidence: float
+
+
+class Backend(Protocol):
+    """What runs the network."""
+
+    def compute_logits(self, data: Dataset, on_progress: OnProgress | None = None) -> NDArray[Any]:
+        """Return the logits (N, K) of examples, in the order of the student's classes."""
+
+
+@dataclass
+class Student:
+    """A trained classifier with its calibration.
+
+    ``distilcal.load`` returns one, and ``distilcal.distill(...).student`` is one.
+
+    Parameters
+    ----------
+    backend : Backend
+        Runs the network.
+    classes : tuple of str
+        The classes, in the order of the columns of `predict_proba`.
+    input_kind : {"texts", "choices", "images", "vectors"}
+        What it reads.
+    calibrator : Calibrator, optional
+        Applied to the backend's logits. None: they are calibrated already, or the model was never calibrated.
+    dev : Predictions, optional
+        Calibrated predictions on labelled rows that the model was not trained on: thresholds are chosen on them.
+    name : str
+        Where it comes from, for messages.
+
+    Examples
+    --------
+    >>> class Length:
+    ...     def compute_logits(self, data, on_progress=None):
+    ...         return np.array([[0.0, len(text) - 5.0] for text in data.inputs.text])
+    >>> student = Student(Length(), ("short", "long"), "texts")
+    >>> student.predict(["fine", "a film to forget"])
+    ['short', 'long']
+    >>> student.predict_proba(["fine"]).round(2).tolist()
+    [[0.73, 0.27]]
+    """
+
+    backend: Backend
+    classes: tuple[str, ...]
+    input_kind: str
+    calibrator: Calibrator | None = None
+    dev: Predictions | None = None
+    name: str = "student"
+
+    def predict_proba(self, inputs: Any, *, on_progress: OnProgress | None = None) -> FloatArray:
+        """Return calibrated probabilities.
+
+        Parameters
+        ----------
+        inputs : list of str, list of pairs, array, or Dataset
+            The examples; see `as_inputs`.
+        on_progress : callable, optional
+            Called with the number of examples done and the number of all.
+
+        Returns
+        -------
+        array of float, shape (N, K)
+            One row per example, one column per class in the order of ``classes``; rows sum to 1.
+
+        Raises
+        ------
+        InputError
+            If the examples are not of the kind that the model reads.
+        """
+        if not isinstance(inputs, Dataset) and not isinstance(inputs, str) and not len(inputs):
+            return np.zeros((0, len(self.classes)))
+        return self.predictions(self.as_dataset(inputs), on_progress=on_progress).probs
+
+    @overload
+    def predict(self, inputs: Any, *, accuracy: None = None, on_progress: OnProgress | None = None) -> list[str]: ...
+
+    @overload
+    def predict(self, inputs: Any, *, accuracy: float, on_progress: OnProgress | None = None) -> list[Answer]: ...
+
+    def predict(
+        self, inputs: Any, *, accuracy: float | None = None, on_progress: OnProgress | None = None
+    ) -> list[str] | list[Answer]:
+        """Return the most probable class of each example.
+
+        Parameters
+        ----------
+        inputs : list of str, list of pairs, array, or Dataset
+            The examples; see `as_inputs`.
+        accuracy : float, optional
+            Required accuracy, such as 0.95: answers whose confidence cannot promise it are handed over. The threshold is chosen
+            on dev by `distilcal.selective.threshold`; it holds for data like dev, with 95 % confidence.
+        on_progress : callable, optional
+            Called with the number of examples done and the number of all.
+
+        Returns
+        -------
+        list of str, or list of Answer
+            Class names; with ``accuracy`` pairs of label and confidence, the label None where the example is handed over.
+
+        Raises
+        ------
+        InputError
+            If the examples are not of the kind that the model reads, or ``accuracy`` is asked of a model without dev rows.
+        """
+        lowest = None if accuracy is None else self.threshold(accuracy)
+        probs = self.predict_proba(inputs, on_progress=on_progress)
+        labels = [self.classes[k] for k in probs.argmax(axis=1)]
+        if lowest is None:
+            return labels
+        confidence = probs.max(axis=1)
+        accepted = np.zeros(len(probs), dtype=bool)
+        if lowest.confidence is not None:
+            accepted = confidence >= lowest.confidence
+        answers = zip(labels, confidence.tolist(), accepted.tolist(), strict=True)
+        return [Answer(label if is_accepted else None, value) for label, value, is_accepted in answers]
+
+    def threshold(self, accuracy: float = 0.95) -> Threshold:
+        """Return the confidence from which answers have a required accuracy.
+
+        Parameters
+        ----------
+        accuracy : float, default 0.95
+            The accuracy that accepted answers should have.
+
+        Returns
+        -------
+        Threshold
+            Its ``confidence`` is None if no confidence can promise the accuracy: then everything is handed over.
+
+        Raises
+        ------
+        InputError
+            If the model has no dev rows to choose it on.
+        """
+        if self.dev is None:
+            raise InputError(
+                f"{self.name} has no dev predictions, so no accuracy can be promised",
+                remedy="load a run of distilcal or what it exported, or leave out accuracy",
+            )
+        return threshold(self.dev, accuracy=accuracy)
+
+    def predictions(self, data: Dataset, *, on_progress: OnProgress | None = None) -> Predictions:
+        """Return calibrated predictions, with the ids and, where the data have them, the labels of the data.
+
+        Parameters
+        ----------
+        data : Dataset
+            The examples, with or without labels; classes are matched by name.
+        on_progress : callable, optional
+            Called with the number of examples done and the number of all.
+
+        Returns
+        -------
+        Predictions
+        """
+        logits = self.backend.compute_logits(data, on_progress)
+        labels = np.zeros(len(data), dtype=np.int64)
+        if data.labels is not None:
+            data = data.with_classes(self.classes)
+            assert data.labels is not None
+            labels = data.labels
+        predictions = Predictions(logits, labels, ids=data.ids, classes=self.classes, name=data.name)
+        return predictions if self.calibrator is None else self.calibrator(predictions)
+
+    def as_dataset(self, inputs: Any) -> Dataset:
+        """Return examples as a Dataset, after checking that the model reads their kind.
+
+        Parameters
+        ----------
+        inputs : list of str, list of pairs, array, or Dataset
+            The examples; see `as_inputs`.
+
+        Returns
+        -------
+        Dataset
+        """
+        data = inputs if isinstance(inputs, Dataset) else Dataset(as_inputs(inputs), name="inputs")
+        if data.input_kind != self.input_kind:
+            raise InputError(f"{self.name} reads {self.input_kind}, got {data.input_kind}", remedy=f"give {self.input_kind}")
+        return data
+
+
+def as_inputs(examples: Any) -> Inputs:
+    """Return examples from Python as the inputs of a Dataset.
+
+    Parameters
+    ----------
+    examples : sequence or array
+        A list, array or column of texts; a list of pairs of texts; a list of ``(prompt, [ending, ending])``; pixels as uint8
+        (N, H, W, 3); or vectors as floats (N, D).
+
+    Returns
+    -------
+    Texts, Choices, Images or Vectors
+
+    Raises
+    ------
+    InputError
+        If the examples are none of these, with the first row that is not.
+
+    Examples
+    --------
+    >>> as_inputs(["a fine film"]).example(0)
+    'a fine film'
+    >>> as_inputs([("It rains.", "It is wet.")]).example(0)
+    'It rains. ⏐ It is wet.'
+    >>> as_inputs(np.zeros((5, 3))).values.shape
+    (5, 3)
+    """
+    if isinstance(examples, str | bytes):
+        raise InputError("got one text where a list is expected", remedy="put it in brackets: [text]")
+    if isinstance(examples, np.ndarray) and examples.dtype == np.uint8:
+        return Images(examples)
+    if isinstance(examples, np.ndarray) and examples.dtype.kind in "fiu":
+        return Vectors(examples.astype(np.float32))
+    rows: list[Any] = examples.tolist() if hasattr(examples, "tolist") else list(examples)
+    if not rows:
+        raise InputError("there are no examples", remedy="give at least one")
+    if isinstance(rows[0], str):
+        _check_rows(rows, _is_text, "a text")
+        return texts(rows)
+    if _is_text_pair(rows[0]):
+        _check_rows(rows, _is_text_pair, "a pair of texts")
+        return texts([first for first, _ in rows], [second for _, second in rows])
+    if _is_choice(rows[0]):
+        _check_rows(rows, _is_choice, "a prompt with its endings")
+        return choices([prompt for prompt, _ in rows], [endings for _, endings in rows])
+    raise InputError(
+        f"{type(rows[0]).__name__} is neither a text, a pair of texts nor a prompt with its endings",
+        row=0,
+        remedy="give a list of texts, pairs, or (prompt, [ending, ending]), or an array",
+    )
+
+
+def _check_rows(rows: Sequence[Any], is_valid: Callable[[Any], bool], expected: str) -> None:
+    for row, value in enumerate(rows):
+        if not is_valid(value):
+            raise InputError(f"expected {expected}, got {value!r:.60}", row=row, remedy="fill or drop the row")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(text, str) for text in value)
+
+
+def _is_choice(value: Any) -> bool:
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    return is_pair and isinstance(value[0], str) and isinstance(value[1], tuple | list)
