@@ -67,7 +67,7 @@ def format_p_value(value: float | None) -> str:
     Parameters
     ----------
     value : float or None
-        The p-value, from 0 to 1; None is a dash.
+        The p-value, from 0 to 1; None and NaN are a dash.
 
     Returns
     -------
@@ -76,10 +76,10 @@ def format_p_value(value: float | None) -> str:
 
     Examples
     --------
-    >>> format_p_value(0.04), format_p_value(0.0001), format_p_value(None)
-    ('0.040', '< 0.001', '–')
+    >>> format_p_value(0.04), format_p_value(0.0001), format_p_value(None), format_p_value(float("nan"))
+    ('0.040', '< 0.001', '–', '–')
     """
-    if value is None:
+    if value is None or math.isnan(value):
         return "–"
     return f"{value:.3f}" if value >= 0.0005 else "< 0.001"
 

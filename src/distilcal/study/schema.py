@@ -165,7 +165,7 @@ class ClaimSettings(Settings):
     )
     direction: Literal["lower", "higher"] = Field(default="lower", description="Direction of `pairs`.")
     places: ListOf[PlaceSettings] = Field(
-        default=(), description="Tasks and sets where it is tested; empty: the first set of every task."
+        default=(), description="Tasks and sets where it is tested; empty: the test set of every task."
     )
     at_least: int = Field(default=0, ge=0, description="Number of comparisons in which it must hold; 0: all.")
 
