@@ -73,7 +73,7 @@ def test_the_callers_arrays_are_neither_locked_nor_changed():
         ((np.zeros((0, 3)), []), "no rows"),
         (([[1.0, 2.0], [1.0]], [0, 0]), "different lengths"),
         (([[1.0, 2.0]], [2]), "label 2 is not between 0 and 1"),
-        (([[1.0, 2.0]], [-1]), "label -1"),
+        (([[1.0, 2.0]], [-2]), "label -2"),
         (([[1.0, 2.0]], [0, 1]), "2 labels for 1 rows"),
         (([[1.0, 2.0]], [0.5]), "label 0.5 is not an index"),
         (([["a", "b"]], [0]), "not numbers"),

@@ -525,6 +525,8 @@ def compare_models(main: Predictions, others: Sequence[Predictions], *, resample
     'b'
     """
     comparisons = []
+    for predictions in (main, *others):
+        predictions.require_labels()
     for other in others:
         try:
             comparisons.append(compare(other, main, COMPARED_METRICS, intervals=resamples))

@@ -1,4 +1,4 @@
-"""Predictions: what a classifier predicted for a set of examples, and their labels.
+"""Predictions: what a classifier predicted for a set of examples, and their labels as far as they are known.
 
 Everything before a model makes Predictions, everything after reads them. They are NumPy arrays behind one validated, frozen
 dataclass; files are read and written by ``distilcal.io.predictions``.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,8 @@ ROW_SUM_TOLERANCE = 1e-3  # probabilities printed with few digits pass, percenta
 ROUNDING = 1e-12  # a row sum that is this near to one is one but for rounding
 LARGEST_LOGIT = 1e150  # beyond, the difference of two logits may overflow
 SMALLEST_CONFIDENCE = 0.001
+UNKNOWN = -1  # in place of the class index of a row without a label
+NO_LABELS: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +39,10 @@ class Predictions:
     ----------
     logits : array, shape (N, K)
         Scores before the softmax, in float32 or float64; other types are converted.
-    labels : array of int or str, shape (N,)
-        Class indices, or class names when ``classes`` is given.
+    labels : array of int or str, shape (N,), optional
+        Class indices, or class names when ``classes`` is given. The label of a row with -1, None or an empty name is unknown.
+        Without labels, they are the most probable classes of ``label_probs`` if those are given, and unknown otherwise.
+        Everything that measures or fits refuses rows whose label is unknown.
     ids : array of str, shape (N,), optional
         Unique ids, which match the rows of two sets. Without them rows can only be matched by position.
     classes : sequence of str, optional
@@ -64,10 +68,12 @@ class Predictions:
     Predictions('dev', 2 rows, 2 classes)
     >>> p.predicted.tolist(), p.confidence.round(3).tolist()
     ([0, 1], [0.881, 0.731])
+    >>> Predictions([[2.0, 0.0]], name="answers")
+    Predictions('answers', 1 rows, 2 classes, no labels)
     """
 
     logits: NDArray[Any]
-    labels: NDArray[Any]
+    labels: NDArray[Any] = NO_LABELS  # an array (N,) as soon as it is checked, UNKNOWN where there is no label
     ids: NDArray[np.str_] | None = None
     classes: tuple[str, ...] = ()
     label_probs: FloatArray | None = None
@@ -86,12 +92,13 @@ class Predictions:
             _check_finite(logits)
         assert self.given_probs is None or self.given_probs.shape == (n, k)
         classes = _class_names(self.classes, k)
+        label_probs = None if self.label_probs is None else _label_distributions(self.label_probs, (n, k))
         validated: dict[str, Any] = {
             "logits": logits,
-            "labels": _label_indices(self.labels, classes, n),
+            "labels": _labels_or_unknown(self.labels, label_probs, classes, n),
             "ids": None if self.ids is None else _unique_ids(self.ids, n),
             "classes": classes,
-            "label_probs": None if self.label_probs is None else _label_distributions(self.label_probs, (n, k)),
+            "label_probs": label_probs,
             "given_probs": self.given_probs,
         }
         for key, value in validated.items():
@@ -103,15 +110,15 @@ class Predictions:
     # ---- constructors --------------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_logits(cls, logits: ArrayLike, labels: ArrayLike, **names: Any) -> Predictions:
+    def from_logits(cls, logits: ArrayLike, labels: ArrayLike | None = None, **names: Any) -> Predictions:
         """Return predictions from scores before the softmax.
 
         Parameters
         ----------
         logits : array, shape (N, K)
             Finite scores. Half precision is raised to single before anything is computed.
-        labels : array of int or str, shape (N,)
-            Class indices or names.
+        labels : array of int or str, shape (N,), optional
+            Class indices or names, as for the class.
         **names
             ``ids``, ``classes``, ``label_probs`` and ``name``, as for the class.
 
@@ -125,11 +132,11 @@ class Predictions:
         >>> Predictions.from_logits([[1.0, 2.0, 0.0]], [1]).predicted.tolist()
         [1]
         """
-        return cls(_number_matrix(logits, "logits"), np.asarray(labels), **names)
+        return cls(_number_matrix(logits, "logits"), cast(Any, labels), **names)
 
     @classmethod
     def from_probs(
-        cls, probs: ArrayLike, labels: ArrayLike, *, tolerance: float = ROW_SUM_TOLERANCE, **names: Any
+        cls, probs: ArrayLike, labels: ArrayLike | None = None, *, tolerance: float = ROW_SUM_TOLERANCE, **names: Any
     ) -> Predictions:
         """Return predictions from probabilities.
 
@@ -139,8 +146,8 @@ class Predictions:
         ----------
         probs : array, shape (N, K)
             Probabilities, whose rows are divided by their sums.
-        labels : array of int or str, shape (N,)
-            Class indices or names.
+        labels : array of int or str, shape (N,), optional
+            Class indices or names, as for the class.
         tolerance : float
             How far a row may be from summing to one.
         **names
@@ -157,7 +164,7 @@ class Predictions:
         [[0.7, 0.3, 0.0]]
         """
         normalised = _check_distributions(probs, tolerance, "probabilities")
-        return cls(_log(normalised), np.asarray(labels), given_probs=normalised, **names)
+        return cls(_log(normalised), cast(Any, labels), given_probs=normalised, **names)
 
     @classmethod
     def from_confidences(cls, confidence: ArrayLike, correct: ArrayLike, **names: Any) -> Predictions:
@@ -204,7 +211,7 @@ class Predictions:
         path : str or Path
             The file.
         **options
-            ``unit``, ``name`` and ``tolerance`` of ``distilcal.io.predictions.read_predictions``.
+            ``unit``, ``name``, ``tolerance`` and ``labelled`` of ``distilcal.io.predictions.read_predictions``.
 
         Returns
         -------
@@ -233,11 +240,50 @@ class Predictions:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        return f"Predictions({self.name!r}, {len(self):,} rows, {len(self.classes)} classes)"
+        known = ""
+        if not self.has_labels:
+            known = f", {int(self.is_labelled.sum()):,} labels" if self.is_labelled.any() else ", no labels"
+        return f"Predictions({self.name!r}, {len(self):,} rows, {len(self.classes)} classes{known})"
+
+    @property
+    def is_labelled(self) -> NDArray[np.bool_]:
+        """Whether the label of each row is known (N,)."""
+        labelled: NDArray[np.bool_] = self.labels != UNKNOWN
+        return labelled
+
+    @cached_property
+    def has_labels(self) -> bool:
+        """Whether the label of every row is known."""
+        return bool(self.is_labelled.all())
+
+    def require_labels(self) -> None:
+        """Raise an InputError unless the label of every row is known: for what measures, fits or compares.
+
+        Raises
+        ------
+        InputError
+            With the first row that has no label.
+
+        Examples
+        --------
+        >>> Predictions([[2.0, 0.0]], name="answers").require_labels()
+        Traceback (most recent call last):
+        distilcal.errors.InputError: 'answers' has no labels; add a label column, or give labels to Predictions
+        """
+        if self.has_labels:
+            return
+        if not self.is_labelled.any():
+            raise InputError(f"{self.name!r} has no labels", remedy="add a label column, or give labels to Predictions")
+        unknown = ~self.is_labelled
+        raise InputError(
+            f"{int(unknown.sum()):,} of the {len(self):,} rows of {self.name!r} have no label, the first is this one",
+            row=_first(unknown),
+            remedy="add the missing labels, or leave these rows out: predictions.select(predictions.is_labelled)",
+        )
 
     @cached_property
     def _softmax(self) -> Softmax:
-        return softmax_rows(self.logits, self.labels)
+        return softmax_rows(self.logits, self.labels)  # the NLL of a row without a label is read by nobody
 
     @cached_property
     def probs(self) -> FloatArray:
@@ -247,6 +293,7 @@ class Predictions:
     @cached_property
     def row_nll(self) -> FloatArray:
         """Negative log-likelihood of each label (N,); from the logits, so it is finite where a probability underflows."""
+        self.require_labels()
         if self.given_probs is None:
             return self._softmax.nll
         nll: FloatArray = np.abs(self.logits[np.arange(len(self)), self.labels]).astype(np.float64)  # abs: -log 1 is 0, not -0
@@ -258,7 +305,7 @@ class Predictions:
         if self.label_probs is None:
             return None
         if self.given_probs is None:
-            normaliser = self.row_nll + self.logits[np.arange(len(self)), self.labels]  # log Σ exp z
+            normaliser = self._softmax.nll + self.logits[np.arange(len(self)), self.labels]  # log Σ exp z
             nll: FloatArray = normaliser - np.einsum("nk,nk->n", self.label_probs, self.logits)
             return nll
         from scipy.special import xlogy
@@ -289,6 +336,7 @@ class Predictions:
     @cached_property
     def correct(self) -> NDArray[np.bool_]:
         """Whether the predicted class is the label (N,)."""
+        self.require_labels()
         correct: NDArray[np.bool_] = self.predicted == self.labels
         return correct
 
@@ -416,7 +464,7 @@ class Predictions:
         return replace(
             self,
             logits=self.logits[:, columns],
-            labels=np.argsort(columns)[self.labels],
+            labels=np.append(np.argsort(columns), UNKNOWN)[self.labels],  # UNKNOWN is the last index
             classes=classes,
             label_probs=None if self.label_probs is None else self.label_probs[:, columns],
             given_probs=None if self.given_probs is None else self.given_probs[:, columns],
@@ -527,7 +575,7 @@ def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
 
 
 def _check_same_labels(a: Predictions, b: Predictions) -> None:
-    differ = a.labels != b.labels
+    differ = (a.labels != b.labels) & a.is_labelled & b.is_labelled
     if differ.any():
         row = _first(differ)
         which = f"id {str(a.ids[row])!r}" if a.ids is not None else f"row {row} (counting from 0)"
@@ -761,17 +809,26 @@ def _unique_ids(values: ArrayLike, n: int) -> NDArray[np.str_]:
     return ids
 
 
+def _labels_or_unknown(values: ArrayLike | None, label_probs: FloatArray | None, classes: tuple[str, ...], n: int) -> IntArray:
+    if values is not None:
+        return _label_indices(values, classes, n)
+    if label_probs is None:
+        return np.full(n, UNKNOWN, dtype=np.int64)
+    most_probable: IntArray = label_probs.argmax(axis=1)
+    return most_probable
+
+
 def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntArray:
     labels = np.asarray(values)
     if labels.shape != (n,):
         raise InputError(f"{labels.size} labels for {n} rows", remedy="give one label per row")
     if labels.dtype.kind in "USO":
-        return labels_from_text(labels.astype(str), classes)
+        return _named_labels(labels, classes)
     if labels.dtype.kind == "f":
         labels = _whole_numbers(labels)
     if labels.dtype.kind not in "iub":
         raise InputError(f"labels of type {labels.dtype} are neither class names nor indices", remedy="give one of them")
-    bad = (labels < 0) | (labels >= len(classes))
+    bad = (labels < UNKNOWN) | (labels >= len(classes))
     if bad.any():
         raise InputError(
             f"label {labels[_first(bad)]} is not between 0 and {len(classes) - 1}",
@@ -779,6 +836,28 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
             remedy=f"there are {len(classes)} classes: {list_names(classes)}",
         )
     return labels.astype(np.int64, copy=False)
+
+
+def _named_labels(labels: NDArray[Any], classes: tuple[str, ...]) -> IntArray:
+    """Return the indices of labels that are written as text; None, an empty text and "-1" are unknown."""
+    texts = labels.astype(str)
+    unknown = texts == ""
+    if labels.dtype.kind == "O":
+        unknown |= np.array([label is None for label in labels])
+    if str(UNKNOWN) not in classes:
+        unknown |= texts == str(UNKNOWN)
+    if not unknown.any():
+        return labels_from_text(texts, classes)
+    indices = np.full(len(labels), UNKNOWN, dtype=np.int64)
+    known = np.flatnonzero(~unknown)
+    if len(known):
+        try:
+            indices[known] = labels_from_text(texts[known], classes)
+        except InputError as error:
+            if error.row is not None:
+                error.row = int(known[error.row])
+            raise
+    return indices
 
 
 def _whole_numbers(labels: NDArray[Any]) -> IntArray:

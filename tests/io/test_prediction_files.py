@@ -108,7 +108,7 @@ CSV_MISTAKES = {
     "huge logit": ("label,logit_a,logit_b\na,1e308,-1e308\n", "line 2: a logit is 1e+308"),
     "no name": ("label,prob_a,prob_\na,0.5,0.5\n", "invalid class name ''"),
     "one class": ("label,prob_a\na,1.0\n", "only one class"),
-    "no label": ("prob_a,prob_b\n0.5,0.5\n", "it needs 'label'"),
+    "no scores": ("id,label\nx,a\n", "it needs one column per class"),
     "repeated column": ("label,prob_a,prob_a\na,0.5,0.5\n", "duplicate column 'prob_a'"),
     "open quote": ('label,prob_a,prob_b\na,"0.5,0.5\n', "not readable as CSV"),
     "votes": ("label,prob_a,prob_b,label_prob_a,label_prob_c\na,0.5,0.5,1,0\n", "name other classes"),
@@ -149,7 +149,7 @@ JSONL_MISTAKES = {
         "partly names and partly numbers",
     ),
     "nan": ('{"label": 0, "logits": [0.5, NaN]}\n', "line 1: a logit is nan"),
-    "nothing": ('{"text": "x"}\n', "it needs 'label'"),
+    "nothing": ('{"text": "x"}\n', "it needs 'logits' or 'probs'"),
     "scalar": ('{"label": 0, "probs": 3}\n', "neither a list nor an object"),
 }
 
@@ -166,7 +166,6 @@ def test_jsonl_mistakes(tmp_path, name):
     ("line", "message"),
     [
         ('{"id": "x", "label": "a", "probs": [0.5, 0.5]}', "'id' is not in every line"),
-        ('{"probs": [0.5, 0.5]}', "'label' is not in every line"),
         ('{"label": "a", "probs": [1.0]}', "1 probs where line 1 has 2"),
         ('{"label": 1, "probs": [0.5, 0.5]}', "partly names and partly numbers"),
         ('{"label": true, "probs": [0.5, 0.5]}', "label True is neither a name nor an index"),
@@ -243,7 +242,7 @@ def test_other_files_are_refused(tmp_path):
         with pytest.raises(InputError, match=said):
             read_predictions(tmp_path / name)
     np.savez(tmp_path / "keys.npz", scores=np.ones((2, 2)))
-    with pytest.raises(InputError, match="it holds scores; it needs 'labels'"):
+    with pytest.raises(InputError, match="it holds scores; it needs 'logits' or 'probs'"):
         read_predictions(tmp_path / "keys.npz")
     with open(tmp_path / "array.npz", "wb") as file:
         np.save(file, np.ones(3))

@@ -124,7 +124,7 @@ def check_fit(predictions: Predictions) -> None:
     Parameters
     ----------
     predictions : Predictions
-        Predictions with class scores, not named after a test split.
+        Predictions with class scores and labels, not named after a test split.
     """
     if "test" in re.split(r"[^a-z]+", predictions.name.lower()):
         raise InputError(
@@ -132,6 +132,7 @@ def check_fit(predictions: Predictions) -> None:
             remedy="fit on a development split, or rename these predictions if they are one",
         )
     _need_class_scores(predictions)
+    predictions.require_labels()
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:

@@ -86,7 +86,7 @@ def evaluate_command(
             raise InputError(f"{str(path)!r} is an input or another output too", remedy="give every output a name of its own")
 
     def load(path: Path) -> Predictions:
-        return read_predictions(path, unit=unit, name=path.stem, tolerance=tolerance)
+        return read_predictions(path, unit=unit, name=path.stem, tolerance=tolerance, labelled=True)
 
     with share_bar("evaluating" if calib is None else "calibrating and evaluating", quiet=as_json) as on_progress:
         evaluation = evaluate_model(

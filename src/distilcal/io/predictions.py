@@ -33,12 +33,20 @@ MAX_TEXT_BYTES = 2 << 30
 LARGEST_TOLERANCE = 0.1
 OUTCOME_WORDS = {"true": 1.0, "false": 0.0}
 RECORD_KEYS = ("id", "label", "logits", "probs", "label_probs", "confidence", "correct")
+OPTIONAL_KEYS = ("label",)  # those that only some lines of a file may have
 
 
 def read_predictions(
-    path: str | Path, *, unit: Unit | None = None, name: str | None = None, tolerance: float = ROW_SUM_TOLERANCE
+    path: str | Path,
+    *,
+    unit: Unit | None = None,
+    name: str | None = None,
+    tolerance: float = ROW_SUM_TOLERANCE,
+    labelled: bool = False,
 ) -> Predictions:
     """Read predictions from a file.
+
+    Labels may be missing, in all rows or in some: a teacher's predictions need none.
 
     Parameters
     ----------
@@ -51,6 +59,8 @@ def read_predictions(
         The name of the predictions. By default the one in the file, else the file's own name without its suffix.
     tolerance : float
         How far the probabilities of a row may be from summing to one, between 0 and 0.1.
+    labelled : bool
+        Whether to refuse a file in which a row has no label.
 
     Returns
     -------
@@ -81,8 +91,11 @@ def read_predictions(
     try:
         if path.suffix.lower() == ".npz":
             predictions = _read_npz(path, unit, tolerance)
+            lines: Sequence[int] = ()
         else:
-            predictions = _read_table_file(path, unit, tolerance)
+            predictions, lines = _read_table_file(path, unit, tolerance)
+        if labelled:
+            _check_labelled(predictions, lines)
     except InputError as error:
         error.source = str(path)
         raise
@@ -158,7 +171,22 @@ def _unknown_suffix(verb: str, path: Path) -> InputError:
     )
 
 
-def _build(unit: Unit, scores: NDArray[Any], labels: NDArray[Any], tolerance: float, **named: Any) -> Predictions:
+def _check_labelled(predictions: Predictions, lines: Sequence[int]) -> None:
+    if predictions.has_labels:
+        return
+    unknown = ~predictions.is_labelled
+    if unknown.all():
+        raise InputError("there is no label column", remedy="add a column 'label' with the class of every row")
+    row = int(unknown.argmax())
+    raise InputError(
+        f"the row has no label, as {int(unknown.sum()):,} of {len(predictions):,} rows",
+        row=row,
+        line=lines[row] if lines else None,
+        remedy="add the missing labels or drop these rows",
+    )
+
+
+def _build(unit: Unit, scores: NDArray[Any], labels: NDArray[Any] | None, tolerance: float, **named: Any) -> Predictions:
     if unit == "logits":
         return Predictions.from_logits(scores, labels, **named)
     return Predictions.from_probs(scores, labels, tolerance=tolerance, **named)
@@ -183,13 +211,13 @@ def _read_npz(path: Path, unit: Unit | None, tolerance: float) -> Predictions:
         available = [u for u in UNITS if u in arrays]
         if not available and "confidence" in arrays and "correct" in arrays:
             return Predictions.from_confidences(arrays["confidence"], arrays["correct"], ids=arrays.get("ids"))
-        if "labels" not in arrays or not available:
+        if not available:
             raise InputError(
                 f"it holds {', '.join(sorted(arrays)) or 'nothing'}",
-                remedy="it needs 'labels' and 'logits' or 'probs' (optional: ids, classes, label_probs)",
+                remedy="it needs 'logits' or 'probs' (optional: labels, ids, classes, label_probs)",
             )
         unit = _choose_unit(available, unit)
-        scores, labels = arrays[unit], arrays["labels"]
+        scores, labels = arrays[unit], arrays.get("labels")
         named: dict[str, Any] = {key: arrays[key] for key in ("ids", "label_probs") if key in arrays}
         if "classes" in arrays:
             named["classes"] = tuple(np.atleast_1d(arrays["classes"]).astype(str).tolist())
@@ -210,7 +238,6 @@ class _Layout:
     classes: tuple[str, ...] = ()  # empty: not named in the file
     votes: tuple[str, ...] = ()  # human label probabilities, in the order of the classes
     keys: frozenset[str] = frozenset()  # all that the file has of RECORD_KEYS
-    labels_are_text: bool = True  # of JSON objects, where a label may be a number
 
 
 @dataclass
@@ -218,13 +245,15 @@ class _Parts:
     """Arrays of the tables that were read so far."""
 
     ids: list[NDArray[np.str_]] = field(default_factory=list)
-    labels: list[NDArray[np.str_]] = field(default_factory=list)
+    labels: list[NDArray[np.str_]] = field(default_factory=list)  # empty text where a row has none
     scores: list[NDArray[np.float64]] = field(default_factory=list)  # (n, K), or confidence and outcome (n, 2)
     votes: list[NDArray[np.float64]] = field(default_factory=list)  # (n, K)
     lines: array[int] = field(default_factory=lambda: array("q"))
+    label_type: type | None = None  # of JSON objects, where a label may be text or a number; None: no label yet
 
 
-def _read_table_file(path: Path, unit: Unit | None, tolerance: float) -> Predictions:
+def _read_table_file(path: Path, unit: Unit | None, tolerance: float) -> tuple[Predictions, Sequence[int]]:
+    """Return the predictions of a file and the line of each row, where rows are lines."""
     is_jsonl = path.suffix.lower() == ".jsonl"
     find_layout: Callable[[Table, Unit | None], _Layout] = _find_keys if is_jsonl else _find_columns
     add_rows: Callable[[Table, _Layout, _Parts], None] = _add_records if is_jsonl else _add_columns
@@ -242,7 +271,7 @@ def _read_table_file(path: Path, unit: Unit | None, tolerance: float) -> Predict
     if layout is None or not parts.scores:
         raise InputError("there are no rows", remedy="write the predictions again")
     try:
-        return _assemble(parts, layout, tolerance)
+        return _assemble(parts, layout, tolerance), parts.lines
     except InputError as error:
         if error.row is not None and parts.lines:
             error.line = parts.lines[error.row]
@@ -258,7 +287,7 @@ def _assemble(parts: _Parts, layout: _Layout, tolerance: float) -> Predictions:
         return Predictions.from_confidences(scores[:, 0], scores[:, 1], **named)
     if parts.votes:
         named["label_probs"] = np.concatenate(parts.votes)
-    labels = np.concatenate(parts.labels)
+    labels = np.concatenate(parts.labels) if parts.labels else None
     return _build(layout.unit, scores, labels, tolerance, classes=layout.classes, **named)
 
 
@@ -269,21 +298,22 @@ def _find_columns(table: Table, unit: Unit | None) -> _Layout:
     names = list(table.columns)
     keys = frozenset(RECORD_KEYS) & set(names)
     available = [u for u in UNITS if any(name.startswith(PREFIX[u]) for name in names)]
-    if "label" in names and available:
+    has_outcomes = "confidence" in keys and "correct" in keys
+    if has_outcomes and ("label" not in keys or (unit is None and not available)):
+        return _Layout(unit=None, scores=("confidence", "correct"), keys=keys)
+    if available:
         unit = _choose_unit(available, unit)
         scores = tuple(name for name in names if name.startswith(PREFIX[unit]))
         classes = tuple(name.removeprefix(PREFIX[unit]) for name in scores)
-    elif "label" in names and unit is not None:
+    elif unit is not None:
         other = ("id", "label", "confidence", "correct")
         scores = tuple(name for name in names if name not in other and not name.startswith(VOTES_PREFIX))
         classes = scores
-    elif "confidence" in names and "correct" in names:
-        return _Layout(unit=None, scores=("confidence", "correct"), keys=keys)
     else:
         raise InputError(
             f"the columns are {', '.join(names)}",
-            remedy="it needs 'label' and one column per class named prob_<class> or logit_<class> (or plain class names "
-            "and their unit: --probs or --logits), or 'confidence' and 'correct'",
+            remedy="it needs one column per class named prob_<class> or logit_<class> (or plain class names and their unit: "
+            "--probs or --logits) and to be measured 'label', or 'confidence' and 'correct'",
         )
     return _Layout(unit, scores, classes, votes=_find_votes(names, classes), keys=keys)
 
@@ -304,8 +334,8 @@ def _add_columns(table: Table, layout: _Layout, parts: _Parts) -> None:
         outcomes = table.numbers("correct", words=OUTCOME_WORDS)
         parts.scores.append(np.column_stack([table.numbers("confidence"), outcomes]))
         return
-    # As text: a label that is a number may be the name of a class.
-    parts.labels.append(table.array("label").astype(str))
+    if "label" in layout.keys:  # as text: a label that is a number may be the name of a class
+        parts.labels.append(table.text_array("label"))
     parts.scores.append(np.column_stack([table.numbers(name) for name in layout.scores]))
     if layout.votes:
         parts.votes.append(np.column_stack([table.numbers(name) for name in layout.votes]))
@@ -320,16 +350,16 @@ def _find_keys(table: Table, unit: Unit | None) -> _Layout:
     available = [u for u in UNITS if u in keys]
     if not available and "confidence" in keys and "correct" in keys:
         return _Layout(unit=None, scores=("confidence", "correct"), keys=keys)
-    if "label" not in keys or not available:
+    if not available:
         raise InputError(
             f"the object has {', '.join(first) or 'nothing'}",
-            remedy="it needs 'label' and 'logits' or 'probs', or 'confidence' and 'correct'",
+            remedy="it needs 'logits' or 'probs' and to be measured 'label', or 'confidence' and 'correct'",
             **table.place(0),
         )
     unit = _choose_unit(available, unit)
     classes = tuple(first[unit]) if isinstance(first[unit], dict) else ()
     votes = ("label_probs",) if "label_probs" in keys else ()
-    return _Layout(unit, (unit,), classes, votes, keys, labels_are_text=isinstance(first["label"], str))
+    return _Layout(unit, (unit,), classes, votes, keys)
 
 
 def _add_records(table: Table, layout: _Layout, parts: _Parts) -> None:
@@ -342,7 +372,7 @@ def _add_records(table: Table, layout: _Layout, parts: _Parts) -> None:
         _check_types(table, "correct", {int, float, bool}, "neither true, false, 1 nor 0")
         parts.scores.append(np.column_stack([table.numbers("confidence"), table.numbers("correct")]))
         return
-    parts.labels.append(_record_labels(table, layout))
+    parts.labels.append(_record_labels(table, parts))
     width = parts.scores[0].shape[1] if parts.scores else None
     scores = _record_matrix(table, layout.unit, layout.classes, width)
     parts.scores.append(scores)
@@ -353,6 +383,8 @@ def _add_records(table: Table, layout: _Layout, parts: _Parts) -> None:
 def _check_keys(table: Table, keys: Collection[str]) -> None:
     """Refuse a line that has other keys than the first one."""
     for key in RECORD_KEYS:
+        if key in OPTIONAL_KEYS:
+            continue
         expected = key in keys
         values = table.columns.get(key, [None])
         for row, value in enumerate(values):
@@ -368,13 +400,17 @@ def _check_types(table: Table, key: str, allowed: set[type], problem: str) -> No
     raise InputError(f"{key} {values[row]!r} is {problem}", remedy="fix the line", **table.place(row))
 
 
-def _record_labels(table: Table, layout: _Layout) -> NDArray[np.str_]:
-    _check_types(table, "label", {str, int}, "neither a name nor an index")
-    labels = table.columns["label"]
-    for row, label in enumerate(labels):
-        if isinstance(label, str) != layout.labels_are_text:
+def _record_labels(table: Table, parts: _Parts) -> NDArray[np.str_]:
+    if "label" not in table.columns:
+        return np.full(len(table), "", dtype=np.str_)
+    _check_types(table, "label", {str, int, type(None)}, "neither a name nor an index")
+    for row, label in enumerate(table.columns["label"]):
+        if label is None:
+            continue
+        parts.label_type = parts.label_type or type(label)
+        if type(label) is not parts.label_type:
             raise InputError("labels are partly names and partly numbers", remedy="use one form", **table.place(row))
-    return np.array(labels).astype(str)
+    return table.text_array("label")
 
 
 def _record_matrix(table: Table, key: str, classes: Sequence[str], width: int | None) -> NDArray[np.float64]:
@@ -426,7 +462,8 @@ def _to_arrays(predictions: Predictions) -> dict[str, Any]:
         arrays["label_probs"] = predictions.label_probs
     unit, scores = _scores(predictions)
     arrays[unit] = scores
-    arrays["labels"] = predictions.labels
+    if predictions.is_labelled.any():
+        arrays["labels"] = predictions.labels
     arrays["classes"] = np.array(predictions.classes)
     arrays["name"] = np.array(predictions.name)
     return arrays
@@ -440,7 +477,8 @@ def _to_columns(predictions: Predictions) -> dict[str, list[Any]]:
         columns["confidence"] = predictions.confidence.tolist()
         columns["correct"] = predictions.correct.astype(int).tolist()
         return columns
-    columns["label"] = [predictions.classes[label] for label in predictions.labels]
+    if predictions.is_labelled.any():
+        columns["label"] = _label_names(predictions)
     unit, scores = _scores(predictions)
     for k, name in enumerate(predictions.classes):
         columns[PREFIX[unit] + name] = scores[:, k].tolist()
@@ -452,6 +490,7 @@ def _to_columns(predictions: Predictions) -> dict[str, list[Any]]:
 
 def _to_records(predictions: Predictions) -> Iterator[dict[str, Any]]:
     unit, scores = _scores(predictions)
+    labels = _label_names(predictions)
     for row in range(len(predictions)):
         record: dict[str, Any] = {}
         if predictions.ids is not None:
@@ -460,11 +499,18 @@ def _to_records(predictions: Predictions) -> Iterator[dict[str, Any]]:
             record["confidence"] = float(predictions.confidence[row])
             record["correct"] = int(predictions.correct[row])
         else:
-            record["label"] = predictions.classes[predictions.labels[row]]
+            if labels[row]:
+                record["label"] = labels[row]
             record[unit] = _by_class(predictions.classes, scores[row])
             if predictions.label_probs is not None:
                 record["label_probs"] = _by_class(predictions.classes, predictions.label_probs[row])
         yield record
+
+
+def _label_names(predictions: Predictions) -> list[str]:
+    """Return the class of each label, an empty text where it is unknown."""
+    names = (*predictions.classes, "")  # UNKNOWN is the last index
+    return [names[label] for label in predictions.labels]
 
 
 def _by_class(classes: Sequence[str], values: NDArray[Any]) -> dict[str, float]:

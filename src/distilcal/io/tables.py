@@ -118,6 +118,15 @@ class Table:
                 column = column.dictionary_decode()
             return np.asarray(column.to_numpy(zero_copy_only=False))
 
+    def text_array(self, name: str) -> NDArray[np.str_]:
+        """Return a column as a NumPy array of strings, empty where a value is missing."""
+        self.require(name)
+        column: Any = self.columns[name]
+        is_complete = column.null_count == 0 if _is_arrow(column) else None not in column
+        if is_complete:
+            return self.array(name).astype(str)
+        return np.array(["" if value is None else str(value) for value in self.values(name)], dtype=np.str_)
+
     def numbers(self, name: str, words: Mapping[str, float] | None = None) -> NDArray[np.float64]:
         """Return a column as float64; what is not a number is an InputError.
 

@@ -91,8 +91,7 @@ def predict_file(
     )
     data = read_dataset(source, columns=columns, labelled=False, size=settings.size or None)
     logits = compute_outputs(classifier, data, on_progress=on_progress)["logits"]
-    no_labels = np.zeros(len(data), dtype=np.int64)
-    predictions = Predictions(logits, no_labels, ids=data.ids, classes=classifier.classes)
+    predictions = Predictions(logits, ids=data.ids, classes=classifier.classes)
     if facts["calibrator"] is not None:
         suffix = "json" if facts["calibrator"] == "temperature" else "npz"
         predictions = load_calibrator(folder / f"calibrator.{suffix}")(predictions)

@@ -383,7 +383,7 @@ def _check_same_labels(name: str, predictions: Predictions, predicted: Dataset) 
     if predicted.labels is None:
         return
     theirs = predictions.reorder_classes(predicted.classes).select(predicted.ids)
-    different = theirs.labels != predicted.labels
+    different = (theirs.labels != predicted.labels) & theirs.is_labelled
     if different.any():
         row = int(different.argmax())
         their_class = predicted.classes[theirs.labels[row]]
