@@ -56,6 +56,8 @@ class Student:
         Calibrated predictions on labelled rows that the model was not trained on: thresholds are chosen on them.
     name : str
         Where it comes from, for messages.
+    required_accuracy : float
+        The accuracy that its run required of answers that are not handed over.
 
     Examples
     --------
@@ -75,6 +77,7 @@ class Student:
     calibrator: Calibrator | None = None
     dev: Predictions | None = None
     name: str = "student"
+    required_accuracy: float = 0.95
 
     def predict_proba(self, inputs: Any, *, on_progress: OnProgress | None = None) -> FloatArray:
         """Return calibrated probabilities.

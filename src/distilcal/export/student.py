@@ -1,0 +1,211 @@
+"""Students that torch runs: loaded from a run or a folder, saved for transformers, exported for onnxruntime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from distilcal.calibrate import FITS, Calibrator, cross_fitted, load_calibrator
+from distilcal.config.loading import load_recipe
+from distilcal.config.schema import ModelSettings
+from distilcal.data import Dataset
+from distilcal.data.splits import read_splits
+from distilcal.errors import InputError
+from distilcal.inference import Student
+from distilcal.inference.student import OnProgress
+from distilcal.io.atomic import read_json
+from distilcal.models.classifier import CARD, Classifier, load_classifier
+from distilcal.models.inputs import ImageInputs, TokenInputs, VectorInputs, usable_length
+from distilcal.models.pretrained import load_config, load_text_model, resolve_model
+from distilcal.predictions import Predictions
+from distilcal.runs import main_stage
+from distilcal.training import compute_outputs
+
+LONGEST = 512  # tokens of a text, for a model whose tokenizer has no limit of its own
+
+
+@dataclass(frozen=True)
+class TorchBackend:
+    """Runs a classifier with torch.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The network with its inputs and class names.
+    batch : int, default 64
+        Examples per forward pass.
+    """
+
+    classifier: Classifier
+    batch: int = 64
+
+    def compute_logits(self, data: Dataset, on_progress: OnProgress | None = None) -> NDArray[Any]:
+        """Return the logits (N, K) of examples."""
+        return compute_outputs(self.classifier, data, batch=self.batch, on_progress=on_progress)["logits"]
+
+
+@dataclass(frozen=True)
+class RunStage:
+    """The stage of a finished run that a student comes from.
+
+    Attributes
+    ----------
+    run : Path
+        The folder of the run.
+    stage : str
+        The name of the stage.
+    """
+
+    run: Path
+    stage: str
+
+    def read_dev_and_test(self) -> tuple[Dataset, Dataset]:
+        """Read the dev and test data of the run again, as its recipe describes them."""
+        splits = read_splits(load_recipe(self.run / "recipe.toml").data)
+        return splits.dev, splits.test
+
+
+@dataclass
+class TorchStudent(Student):
+    """A student that torch runs; `load_student` returns one.
+
+    Parameters
+    ----------
+    backend : TorchBackend
+        Runs the classifier.
+    source : RunStage, optional
+        The stage of a run that it comes from.
+    folded : dict, optional
+        The calibration that is part of the network's weights already, as it is recorded in the folder of a saved student.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distilcal.data import Vectors
+    >>> from distilcal.models import build_classifier
+    >>> data = Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 1, 0], ("no", "yes"))
+    >>> student = as_student(build_classifier(ModelSettings(name="linear"), data))
+    >>> student.predict_proba(np.eye(4)).shape
+    (4, 2)
+    """
+
+    backend: TorchBackend
+    source: RunStage | None = None
+    folded: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def classifier(self) -> Classifier:
+        """The network with its inputs and class names."""
+        return self.backend.classifier
+
+
+def as_student(
+    classifier: Classifier, *, calibrator: Calibrator | None = None, dev: Predictions | None = None, **settings: Any
+) -> TorchStudent:
+    """Return a classifier as a student.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The trained network with its inputs and class names.
+    calibrator : Calibrator, optional
+        Applied to its logits.
+    dev : Predictions, optional
+        Calibrated predictions on labelled rows that it was not trained on: thresholds are chosen on them.
+    **settings
+        Other fields of `TorchStudent`.
+
+    Returns
+    -------
+    TorchStudent
+    """
+    return TorchStudent(
+        TorchBackend(classifier), classifier.classes, _input_kind(classifier), calibrator=calibrator, dev=dev, **settings
+    )
+
+
+def _input_kind(classifier: Classifier) -> str:
+    if classifier.multiple_choice:
+        return "choices"
+    if isinstance(classifier.inputs, ImageInputs):
+        return "images"
+    return "vectors" if isinstance(classifier.inputs, VectorInputs) else "texts"
+
+
+def load_student(path: str | Path, stage: str = "") -> TorchStudent:
+    """Load a student from the folder of a run, from one that `save_pretrained` wrote, or from one of transformers.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder of a finished run; a folder written by ``student.save_pretrained``; or a folder or hub name of a
+        transformers model with a classification head, which comes without calibration and without dev rows.
+    stage : str, default ""
+        Which model of a run; its student by default.
+
+    Returns
+    -------
+    TorchStudent
+
+    Raises
+    ------
+    InputError
+        If there is no model, or the run has no such stage.
+    """
+    folder = Path(path)
+    if (folder / "metrics.json").exists():
+        return _load_from_run(folder, stage)
+    if stage:
+        raise InputError(f"there is no stage {stage!r}: this is not a finished run", source=str(path), remedy="leave out stage")
+    if (folder / CARD).exists():
+        return as_student(load_classifier(folder), name=str(path))
+    return as_student(_load_transformers_classifier(str(path)), name=str(path))
+
+
+def _load_from_run(run: Path, stage: str) -> TorchStudent:
+    stages = read_json(run / "metrics.json")["stages"]
+    stage = stage or main_stage(stages)
+    if stage not in stages:
+        raise InputError(f"the run has no stage {stage!r}", source=str(run), remedy=f"it has {', '.join(stages)}")
+    folder = run / stage
+    if not (folder / "model").exists():
+        raise InputError(f"{stage!r} is known by its predictions only", source=str(run), remedy="name a stage that has a model")
+    method = stages[stage]["calibrator"]
+    calibrator = None
+    if method is not None:
+        calibrator = load_calibrator(folder / ("calibrator.json" if method == "temperature" else "calibrator.npz"))
+    return as_student(
+        load_classifier(folder / "model"),
+        calibrator=calibrator,
+        dev=_calibrated_dev(folder / "predictions" / "dev.npz", method),
+        required_accuracy=load_recipe(run / "recipe.toml").accuracy,
+        name=str(run),
+        source=RunStage(run, stage),
+    )
+
+
+def _calibrated_dev(path: Path, method: str | None) -> Predictions | None:
+    """The rows on which the run chose its threshold: each calibrated by a fit to other rows."""
+    if not path.exists():
+        return None
+    dev = Predictions.load(path)
+    return dev if method is None else cross_fitted(dev, FITS[method], seed=0)
+
+
+def _load_transformers_classifier(source: str) -> Classifier:
+    """A model of transformers with a classification head, under the names that its config has for the classes."""
+    config = load_config(resolve_model(source))
+    multiple_choice = any("ForMultipleChoice" in name for name in config.get("architectures") or [])
+    if multiple_choice:
+        raise InputError(
+            "the number of choices is not in a model of transformers", source=source, remedy="load a run, or what it saved"
+        )
+    labels = {int(index): str(name) for index, name in config["id2label"].items()}
+    classes = tuple(labels[index] for index in range(len(labels)))
+    loaded = load_text_model(source, classes, head="keep")
+    max_length = usable_length(loaded.network.model, loaded.tokenizer, LONGEST)
+    settings = ModelSettings(name=source, head="keep", max_length=max_length)
+    return Classifier(loaded.network, TokenInputs(loaded.tokenizer, max_length), classes, settings, new_head=False)

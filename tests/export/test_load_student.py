@@ -1,0 +1,48 @@
+"""A student is loaded from a run, from what it saved, or from a folder of transformers."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny import reviews, save_model
+
+from distilcal import Predictions
+from distilcal.calibrate import load_calibrator
+from distilcal.errors import InputError
+from distilcal.export import load_student
+
+
+@pytest.mark.parametrize("stage", ["student", "teacher"])
+def test_a_run_gives_the_model_with_its_calibrator_and_threshold(run, stage):
+    student = load_student(run, stage="" if stage == "student" else stage)
+    facts = json.loads((run / "metrics.json").read_text())["stages"][stage]
+    assert student.source.stage == stage
+    chosen = student.threshold(student.required_accuracy)
+    assert chosen.confidence == facts["threshold"]["confidence"]
+    assert chosen.message == facts["threshold"]["message"]
+    test = Predictions.load(run / stage / "predictions" / "test.npz")
+    data = student.source.read_dev_and_test()[1]
+    calibrated = load_calibrator(run / stage / "calibrator.json")(test)
+    np.testing.assert_allclose(student.predict_proba(data), calibrated.probs, atol=1e-5)
+    assert (student.predictions(data).ids == test.ids).all()
+
+
+def test_a_folder_of_transformers_has_no_calibration_and_no_dev(tmp_path):
+    student = load_student(save_model(tmp_path / "plain", labels=("neg", "pos")))
+    assert student.classes == ("neg", "pos")
+    assert student.calibrator is None
+    assert student.classifier.inputs.max_length == 32
+    assert student.predict_proba(reviews(5)).shape == (5, 2)
+    with pytest.raises(InputError, match="no dev predictions"):
+        student.threshold()
+
+
+def test_what_cannot_be_loaded_is_one_clear_error(run, tmp_path):
+    with pytest.raises(InputError, match="no stage 'tutor'.*teacher, alone, student"):
+        load_student(run, stage="tutor")
+    with pytest.raises(InputError, match="not a finished run"):
+        load_student(tmp_path, stage="student")
+    with pytest.raises(InputError, match="no config.json"):
+        load_student(tmp_path)
+    with pytest.raises(InputError, match="no such folder"):
+        load_student(tmp_path / "nothing")
