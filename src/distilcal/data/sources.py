@@ -158,7 +158,7 @@ def _read_saved_dataset(path: Path, columns: Columns, classes: Sequence[str] | N
         ) from None
     if isinstance(saved, dict):
         raise InputError(f"it holds the splits {', '.join(saved)}", source=str(path), remedy=f"give one: {path}/SPLIT")
-    return _from_hugging_face(saved, str(path), columns, classes, labelled)
+    return from_hugging_face(saved, str(path), columns, classes, labelled)
 
 
 def _read_hub(name: str, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
@@ -177,10 +177,29 @@ def _read_hub(name: str, columns: Columns, classes: Sequence[str] | None, labell
             source=f"{HUB_PREFIX}{name}",
             remedy="check the name and the network, or save it to a folder with save_to_disk and give that",
         ) from None
-    return _from_hugging_face(loaded, f"{HUB_PREFIX}{name}", columns, classes, labelled)
+    return from_hugging_face(loaded, f"{HUB_PREFIX}{name}", columns, classes, labelled)
 
 
-def _from_hugging_face(loaded: Any, source: str, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
+def from_hugging_face(loaded: Any, source: str, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
+    """Return the examples of a ``datasets.Dataset``, whose features tell images and the names of classes.
+
+    Parameters
+    ----------
+    loaded : datasets.Dataset
+        The rows.
+    source : str
+        Where they come from, for messages.
+    columns : Columns
+        Which columns hold what.
+    classes : sequence of str, optional
+        Names and order of the classes; by default those of the label's feature, or the labels in the data.
+    labelled : bool
+        Whether data without labels are an error.
+
+    Returns
+    -------
+    Dataset
+    """
     label_names = getattr(loaded.features.get(columns.label), "names", None)
     for column, feature in loaded.features.items():
         if type(feature).__name__ == "Image":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from distilcal.config.schema import DataSettings
 from distilcal.data.catalogue import load_benchmark
@@ -91,7 +92,7 @@ class Splits:
         return overlaps
 
 
-def read_splits(settings: DataSettings) -> Splits:
+def read_splits(settings: DataSettings, loaded: Mapping[str, Dataset] = MappingProxyType({})) -> Splits:
     """Read the splits that settings describe.
 
     Dev and test data that the settings do not name are those of the benchmark, or else held out of train. Corruptions are
@@ -101,6 +102,8 @@ def read_splits(settings: DataSettings) -> Splits:
     ----------
     settings : DataSettings
         The ``[data]`` section of a recipe.
+    loaded : mapping of str to Dataset
+        Sources that are in memory and need not be read, by the names that the settings give them.
 
     Returns
     -------
@@ -113,8 +116,8 @@ def read_splits(settings: DataSettings) -> Splits:
         If a source is invalid, or the sources do not hold the same kind of data and classes.
     """
     corruptions = [parse_corruption(text) for text in settings.corrupt]
-    train, dev, test = _read_train_dev_test(settings)
-    ood = [_read_source(source, settings, "ood", train.classes) for source in settings.ood]
+    train, dev, test = _read_train_dev_test(settings, loaded)
+    ood = [_read_source(source, settings, "ood", train.classes, loaded) for source in settings.ood]
     if settings.limit:
         train = train.sample(settings.limit, seed=settings.seed)
     if settings.limit_test:
@@ -136,7 +139,7 @@ def read_splits(settings: DataSettings) -> Splits:
     return Splits(train, dev, test, tuple(ood))
 
 
-def _read_train_dev_test(settings: DataSettings) -> tuple[Dataset, Dataset, Dataset]:
+def _read_train_dev_test(settings: DataSettings, loaded: Mapping[str, Dataset]) -> tuple[Dataset, Dataset, Dataset]:
     benchmark: dict[str, Dataset] = {}
     if settings.train.startswith(BENCHMARK_PREFIX):
         benchmark = load_benchmark(settings.train.removeprefix(BENCHMARK_PREFIX))
@@ -146,31 +149,42 @@ def _read_train_dev_test(settings: DataSettings) -> tuple[Dataset, Dataset, Data
             )
         train = benchmark["train"]
     else:
-        train = _read_source(settings.train, settings, "train", settings.classes or None)
+        train = _read_source(settings.train, settings, "train", settings.classes or None, loaded)
     if settings.classes:
         train = train.with_classes(settings.classes)
     size_before_split = len(train)  # both fractions are of this size
     test, train = _read_or_hold_out(
-        train, settings, "test", settings.test, benchmark, rows=settings.test_fraction * size_before_split
+        train, settings, "test", settings.test, benchmark, loaded, rows=settings.test_fraction * size_before_split
     )
     dev, train = _read_or_hold_out(
-        train, settings, "dev", settings.dev, benchmark, rows=settings.dev_fraction * size_before_split
+        train, settings, "dev", settings.dev, benchmark, loaded, rows=settings.dev_fraction * size_before_split
     )
     return train, dev, test
 
 
 def _read_or_hold_out(
-    train: Dataset, settings: DataSettings, role: Role, source: str, benchmark: dict[str, Dataset], rows: float
+    train: Dataset,
+    settings: DataSettings,
+    role: Role,
+    source: str,
+    benchmark: Mapping[str, Dataset],
+    loaded: Mapping[str, Dataset],
+    rows: float,
 ) -> tuple[Dataset, Dataset]:
     """Return the dev or test data, and what is left of train."""
     if source:
-        return _read_source(source, settings, role, train.classes), train
+        return _read_source(source, settings, role, train.classes, loaded), train
     if role in benchmark:
         return benchmark[role].with_classes(train.classes), train
     return train.split(rows / len(train), seed=settings.seed)
 
 
-def _read_source(source: str, settings: DataSettings, role: Role, classes: Sequence[str] | None) -> Dataset:
+def _read_source(
+    source: str, settings: DataSettings, role: Role, classes: Sequence[str] | None, loaded: Mapping[str, Dataset]
+) -> Dataset:
+    if source in loaded:
+        data = loaded[source].with_role(role)
+        return data if classes is None else data.with_classes(classes)
     if source.startswith(BENCHMARK_PREFIX):
         return _read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
     columns = Columns(

@@ -100,7 +100,7 @@ def dataset_from_table(
     >>> dataset_from_table(table, Columns()).classes
     ('neg', 'pos')
     """
-    columns = _resolve_columns(table, columns)
+    columns = resolve_columns(table, columns)
     inputs = _read_inputs(table, columns)
     label_probs = None
     soft_classes = [name.removeprefix(SOFT_LABEL_PREFIX) for name in table.columns if name.startswith(SOFT_LABEL_PREFIX)]
@@ -144,8 +144,26 @@ def distinct_classes(labels: Sequence[str]) -> list[str]:
     return sorted(names, key=int) if _all_integers(names) else names
 
 
-def _resolve_columns(table: Table, columns: Columns) -> Columns:
-    """Check the columns that the user named, and find those that have usual names."""
+def resolve_columns(table: Table, columns: Columns) -> Columns:
+    """Check the columns that the user named, and find those that have usual names.
+
+    Parameters
+    ----------
+    table : Table
+        The rows.
+    columns : Columns
+        The names, empty where the usual ones are meant.
+
+    Returns
+    -------
+    Columns
+        With the names of the columns of text, pair and id that the table has.
+
+    Raises
+    ------
+    InputError
+        If a column does not exist.
+    """
     for name in (columns.text, columns.pair, columns.id, columns.group, *columns.choices):
         if name:
             table.require(name)

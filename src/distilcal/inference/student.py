@@ -6,7 +6,7 @@ write a class with ``compute_logits``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.calibrate import Calibrator
-from distilcal.data.dataset import Dataset, Images, Inputs, Vectors, choices, texts
+from distilcal.data.convert import as_inputs as as_inputs
+from distilcal.data.dataset import Dataset
 from distilcal.errors import InputError
 from distilcal.predictions import FloatArray, Predictions
 from distilcal.selective import Threshold, threshold
@@ -210,74 +211,3 @@ class Student:
         if data.input_kind != self.input_kind:
             raise InputError(f"{self.name} reads {self.input_kind}, got {data.input_kind}", remedy=f"give {self.input_kind}")
         return data
-
-
-def as_inputs(examples: Any) -> Inputs:
-    """Return examples from Python as the inputs of a Dataset.
-
-    Parameters
-    ----------
-    examples : sequence or array
-        A list, array or column of texts; a list of pairs of texts; a list of ``(prompt, [ending, ending])``; pixels as uint8
-        (N, H, W, 3); or vectors as floats (N, D).
-
-    Returns
-    -------
-    Texts, Choices, Images or Vectors
-
-    Raises
-    ------
-    InputError
-        If the examples are none of these, with the first row that is not.
-
-    Examples
-    --------
-    >>> as_inputs(["a fine film"]).example(0)
-    'a fine film'
-    >>> as_inputs([("It rains.", "It is wet.")]).example(0)
-    'It rains. ⏐ It is wet.'
-    >>> as_inputs(np.zeros((5, 3))).values.shape
-    (5, 3)
-    """
-    if isinstance(examples, str | bytes):
-        raise InputError("got one text where a list is expected", remedy="put it in brackets: [text]")
-    if isinstance(examples, np.ndarray) and examples.dtype == np.uint8:
-        return Images(examples)
-    if isinstance(examples, np.ndarray) and examples.dtype.kind in "fiu":
-        return Vectors(examples.astype(np.float32))
-    rows: list[Any] = examples.tolist() if hasattr(examples, "tolist") else list(examples)
-    if not rows:
-        raise InputError("there are no examples", remedy="give at least one")
-    if isinstance(rows[0], str):
-        _check_rows(rows, _is_text, "a text")
-        return texts(rows)
-    if _is_text_pair(rows[0]):
-        _check_rows(rows, _is_text_pair, "a pair of texts")
-        return texts([first for first, _ in rows], [second for _, second in rows])
-    if _is_choice(rows[0]):
-        _check_rows(rows, _is_choice, "a prompt with its endings")
-        return choices([prompt for prompt, _ in rows], [endings for _, endings in rows])
-    raise InputError(
-        f"{type(rows[0]).__name__} is neither a text, a pair of texts nor a prompt with its endings",
-        row=0,
-        remedy="give a list of texts, pairs, or (prompt, [ending, ending]), or an array",
-    )
-
-
-def _check_rows(rows: Sequence[Any], is_valid: Callable[[Any], bool], expected: str) -> None:
-    for row, value in enumerate(rows):
-        if not is_valid(value):
-            raise InputError(f"expected {expected}, got {value!r:.60}", row=row, remedy="fill or drop the row")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_text_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(text, str) for text in value)
-
-
-def _is_choice(value: Any) -> bool:
-    is_pair = isinstance(value, tuple | list) and len(value) == 2
-    return is_pair and isinstance(value[0], str) and isinstance(value[1], tuple | list)
