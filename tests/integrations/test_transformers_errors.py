@@ -7,7 +7,8 @@ from torch.utils.data import IterableDataset
 from trainer_cases import DATA, Drawn, Plain, network, trained
 
 from distilcal.errors import InputError
-from distilcal.integrations.transformers import ROWS, DynamicsCallback
+from distilcal.integrations.transformers import DynamicsCallback
+from distilcal.integrations.transformers.callback import ROWS
 
 
 class Stream(IterableDataset):

@@ -16,7 +16,8 @@ from transformers import (
 
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
-from distilcal.integrations.transformers import FOLDER, DynamicsCallback
+from distilcal.integrations.transformers import DynamicsCallback
+from distilcal.integrations.transformers.callback import FOLDER
 
 
 @pytest.mark.parametrize(

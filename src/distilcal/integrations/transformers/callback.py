@@ -13,7 +13,7 @@ forward, another records the logits after it. Training itself is bitwise the sam
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,28 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from distilcal.dynamics import Dynamics, Recorder
 from distilcal.errors import InputError
+from distilcal.integrations.transformers.data import (
+    LABELS,
+    CollatorWithRows,
+    add_rows,
+    check_has_rows,
+    default_names,
+    logits_of,
+    names_in_data,
+    names_in_model,
+    read_column,
+    torch_loader,
+)
 from distilcal.io.atomic import read_json
 from distilcal.io.folders import MANIFEST, digest, file_digest, sealed_folder
 
 ROWS = "distilcal_rows"  # key of the batch: rows of its examples in the training data
 FOLDER = "dynamics"  # in each checkpoint
-LABELS = ("labels", "label", "label_ids")  # names that Trainer gives labels
 
 
 class DynamicsCallback(TrainerCallback):
@@ -124,8 +134,8 @@ class DynamicsCallback(TrainerCallback):
                 f"one process trains on {args.n_gpu} GPUs (DataParallel), which cannot be recorded",
                 remedy="start it with torchrun or accelerate launch, or show it one GPU",
             )
-        loader = getattr(train_dataloader, "base_dataloader", train_dataloader)  # Accelerate's are built around torch's
-        _check_loader(loader)
+        loader = torch_loader(train_dataloader)
+        check_has_rows(loader)
         dataset = loader.dataset
         labels = _class_indices(dataset, self.labels, args.label_names or ())
         ids = np.arange(len(labels)) if self.ids is None else self.ids
@@ -181,12 +191,7 @@ class DynamicsCallback(TrainerCallback):
             owner = getattr(hook, "__self__", None)
             if isinstance(owner, DynamicsCallback):
                 owner.close()
-        dataset, collate = loader.dataset, loader.collate_fn
-        # torch forbids to set ``dataset``, since samplers were built for its length: that stays the same.
-        object.__setattr__(loader, "dataset", _DatasetWithRows(dataset))
-        loader.collate_fn = _CollatorWithRows(collate, labels)
-        self._attached.callback(object.__setattr__, loader, "dataset", dataset)
-        self._attached.callback(setattr, loader, "collate_fn", collate)
+        self._attached.callback(add_rows(loader, _CheckedCollator(loader.collate_fn, labels)))
         before = model.register_forward_pre_hook(self._remove_rows, prepend=True, with_kwargs=True)
         self._attached.callback(before.remove)
         self._attached.callback(model.register_forward_hook(self._record_logits).remove)
@@ -204,7 +209,7 @@ class DynamicsCallback(TrainerCallback):
         if rows is None or not model.training or not torch.is_grad_enabled():
             return
         try:
-            logits = _logits_of(outputs, len(rows))
+            logits = logits_of(outputs, len(rows))
             if self.recorder is None:
                 self.recorder = self._build_recorder(logits.shape[1])
         except InputError:
@@ -245,47 +250,19 @@ class DynamicsCallback(TrainerCallback):
             self.recorder.end_epoch()
 
 
-# ---- the data loader ---------------------------------------------------------------------------------------------------
+# ---- labels and classes ------------------------------------------------------------------------------------------------
 
 
-class _DatasetWithRows:
-    """A dataset that returns each example with its row."""
+class _CheckedCollator(CollatorWithRows):
+    """Adds row numbers to batches whose labels are those of the callback."""
 
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, row: int) -> tuple[int, Any]:
-        return row, self.dataset[row]
-
-    def __getitems__(self, rows: list[int]) -> list[tuple[int, Any]]:
-        fetch = getattr(self.dataset, "__getitems__", None)  # datasets.Dataset reads a batch at once
-        items = fetch(rows) if fetch else [self.dataset[row] for row in rows]
-        return list(zip(rows, items, strict=True))
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # while it is unpickled in a worker
-            raise AttributeError(name)
-        return getattr(self.dataset, name)  # set_epoch and the like
-
-
-class _CollatorWithRows:
-    """Calls the collator of the data loader and adds the rows of the examples to its batch."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any], labels: NDArray[np.int64]):
-        self.collate = collate
+    def __init__(self, collate: Any, labels: NDArray[np.int64]):
+        super().__init__(collate, ROWS)
         self.labels = labels
 
-    def __call__(self, examples: list[tuple[int, Any]]) -> Any:
-        row_numbers, items = zip(*examples, strict=True)
-        batch = self.collate(list(items))
-        if not isinstance(batch, MutableMapping):
-            raise InputError(f"the collator returns a {type(batch).__name__}", remedy="return a dict, as Trainer requires")
-        rows = np.array(row_numbers, dtype=np.int64)
-        self._check_labels(rows, batch.get("labels"))
-        batch[ROWS] = torch.from_numpy(rows)
+    def __call__(self, examples: list[tuple[int, Any]]) -> MutableMapping[str, Any]:
+        batch = super().__call__(examples)
+        self._check_labels(batch[ROWS].numpy(), batch.get("labels"))
         return batch
 
     def _check_labels(self, rows: NDArray[np.int64], batch_labels: Any) -> None:
@@ -304,20 +281,9 @@ class _CollatorWithRows:
             )
 
 
-def _check_loader(loader: Any) -> None:
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        raise InputError(
-            "the training data is a stream, in which examples have no row number",
-            remedy="give Trainer a train_dataset with a length, such as a list or a datasets.Dataset",
-        )
-
-
-# ---- labels, classes, logits -------------------------------------------------------------------------------------------
-
-
 def _class_indices(dataset: Any, user_labels: ArrayLike | None, names: Sequence[str]) -> NDArray[np.int64]:
     """Return the class indices of all examples: the user's, or those of the data."""
-    labels = np.asarray(user_labels) if user_labels is not None else _read_labels(dataset, (*names, *LABELS))
+    labels = np.asarray(user_labels) if user_labels is not None else read_column(dataset, (*names, *LABELS))
     if labels is None:
         raise InputError(
             "the labels of train_dataset cannot be read at once",
@@ -332,21 +298,6 @@ def _class_indices(dataset: Any, user_labels: ArrayLike | None, names: Sequence[
     return labels.astype(np.int64)
 
 
-def _read_labels(dataset: Any, names: Sequence[str]) -> NDArray[Any] | None:
-    """Read the first of these columns that a list of dicts or a ``datasets.Dataset`` has; None if there is none."""
-    if isinstance(dataset, list | tuple):
-        first = dataset[0] if dataset else None
-        columns = first if isinstance(first, Mapping) else ()
-    else:
-        columns = getattr(dataset, "column_names", ())
-    name = next((name for name in names if name in columns), None)
-    if name is None:
-        return None
-    if isinstance(dataset, list | tuple):
-        return np.array([example[name] for example in dataset])
-    return np.asarray(dataset.with_format("numpy")[name][:])
-
-
 def _class_names(class_count: int, user_classes: Sequence[str] | None, dataset: Any, model: Any) -> Sequence[str]:
     """Return names for the columns of the logits: the user's, those of the data, of the model, or 0, 1, …"""
     if user_classes is not None:
@@ -355,43 +306,10 @@ def _class_names(class_count: int, user_classes: Sequence[str] | None, dataset: 
                 f"got {len(user_classes)} classes, but the model has {class_count}", remedy="pass one name per logit"
             )
         return user_classes
-    default_names = [f"LABEL_{i}" for i in range(class_count)]  # of transformers, for classes without names
-    for names in (*_names_in_data(dataset), _names_in_model(model)):
-        if len(names) == class_count and names != default_names:
+    for names in (*names_in_data(dataset), names_in_model(model)):
+        if len(names) == class_count and names != default_names(class_count):
             return names
     return [str(i) for i in range(class_count)]
-
-
-def _names_in_data(dataset: Any) -> list[list[str]]:
-    """Return the class names of each column of labels that has some."""
-    features = getattr(dataset, "features", None)
-    if not isinstance(features, Mapping):
-        return []
-    label_features = [features[name] for name in LABELS if name in features]
-    return [list(feature.names) for feature in label_features if hasattr(feature, "names")]
-
-
-def _names_in_model(model: Any) -> list[str]:
-    config = getattr(model, "config", None)
-    id2label = getattr(config, "id2label", None) or {}
-    return [str(id2label[number]) for number in sorted(id2label)]
-
-
-def _logits_of(outputs: Any, count: int) -> Tensor:
-    """Return the logits (N, K) of a model's outputs: by name, or the first tensor of a tuple that has N rows."""
-    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
-    if isinstance(logits, list | tuple):
-        matrices = (value for value in logits if isinstance(value, Tensor) and value.ndim == 2)
-        logits = next((matrix for matrix in matrices if len(matrix) == count), None)
-    if not isinstance(logits, Tensor):
-        kind = f"only {', '.join(outputs)}" if isinstance(outputs, Mapping) else f"a {type(outputs).__name__} without them"
-        raise InputError(f"the model returned no logits, {kind}", remedy="have its forward return a dict with 'logits'")
-    if logits.ndim != 2 or logits.shape[0] != count or logits.shape[1] < 2:
-        raise InputError(
-            f"logits of shape {tuple(logits.shape)} for {count} examples",
-            remedy="only classifiers can be recorded: one row per example, one column per class",
-        )
-    return logits
 
 
 # ---- the saved state ---------------------------------------------------------------------------------------------------
