@@ -162,6 +162,8 @@ def read_column(dataset: Any, names: Sequence[str]) -> NDArray[Any] | None:
     >>> read_column([{"label": 1}, {"label": 0}], ["labels", "label"]).tolist()
     [1, 0]
     """
+    if isinstance(dataset, DatasetWithRows):
+        dataset = dataset.dataset
     if isinstance(dataset, list | tuple):
         first = dataset[0] if dataset else None
         columns = first if isinstance(first, Mapping) else ()

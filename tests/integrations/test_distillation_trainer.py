@@ -1,0 +1,254 @@
+"""DistillationTrainer: the numbers of our own loop, however a step is divided, and rows without labels or without a teacher."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from tiny import config, reviews, save_model, sentences, tokenizer
+from torch.nn.functional import cross_entropy
+from trainer_cases import settings
+from transformers import AutoModelForSequenceClassification, Trainer
+
+import distilcal.training.loop
+from distilcal.config.schema import ModelSettings, TrainSettings
+from distilcal.integrations.transformers import DistillationTrainer, DynamicsCallback, loss_func
+from distilcal.losses import kd, mdca
+from distilcal.models import build_classifier
+from distilcal.predictions import Predictions
+from distilcal.training import fit
+from distilcal.training.schedule import epoch_batches
+from distilcal.views import build_term
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NAMES = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
+
+
+def student(seed=0, **changes):
+    torch.manual_seed(seed)
+    return AutoModelForSequenceClassification.from_config(
+        config("bert", num_hidden_layers=1, **{**NO_DROPOUT, **NAMES, **changes})
+    )
+
+
+def examples(count=32, seed=0):
+    texts, labels = sentences(count, seed)
+    read = tokenizer()
+    return [{"id": f"r{i}", "label": int(labels[i] == "pos"), **read(texts[i])} for i in range(count)]
+
+
+DATA = examples()
+LOGITS = np.random.default_rng(1).normal(size=(32, 2)).astype(np.float32)
+TEACHER = Predictions(LOGITS, [0] * 32, ids=[f"r{i}" for i in range(32)], classes=["neg", "pos"])
+
+
+class Recorded(DistillationTrainer):
+    """Keeps the loss of each part of a step."""
+
+    def __init__(self, *args, **kwargs):
+        self.losses = []
+        super().__init__(*args, **kwargs)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if model.training:
+            self.losses.append(float(loss.detach()))
+        return (loss, outputs) if return_outputs else loss
+
+
+def train(folder, *, model=None, data=DATA, named=None, resume=None, kind=Recorded, **changes):
+    changes = {"num_train_epochs": 1, "train_sampling_strategy": "sequential", **changes}
+    named = {"teacher": TEACHER, **(named or {})} if issubclass(kind, DistillationTrainer) else named
+    trainer = kind(
+        model or student(), settings(folder, **changes), train_dataset=data, processing_class=tokenizer(), **named or {}
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def weights(trainer):
+    return {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
+
+
+def assert_same_weights(found, expected, atol=1e-6):
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+# ---- the same as our own loop ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "terms", [{"cross_entropy": 0.1, "kd": {"weight": 0.9, "temperature": 2.0}}, {"cross_entropy": 1.0, "mdca": 0.5}]
+)
+def test_losses_and_weights_are_those_of_our_own_loop(tmp_path, monkeypatch, terms):
+    data = reviews(48, ids=np.array([f"r{i}" for i in range(48)]))
+    save_model(tmp_path / "model", labels=("neg", "pos"), num_hidden_layers=1, **NO_DROPOUT)
+    classifier = build_classifier(ModelSettings(name=str(tmp_path / "model"), head="keep"), data)
+    model = copy.deepcopy(classifier.network.model)
+    logits = np.random.default_rng(2).normal(size=(48, 2))
+    teacher = Predictions(logits[::-1], data.labels[::-1], ids=data.ids[::-1], classes=data.classes)
+
+    own_losses = []
+    add_gradient = distilcal.training.loop.add_gradient
+
+    def record(objective, *args):
+        losses = add_gradient(objective, *args)
+        own_losses.append(sum(t.weight * float(v) for t, v in zip(objective.terms, losses.values, strict=True)))
+        return losses
+
+    monkeypatch.setattr(distilcal.training.loop, "add_gradient", record)
+    built = []
+    for name, value in terms.items():
+        options = dict(value) if isinstance(value, dict) else {"weight": value}
+        built.append(build_term(name, options.pop("weight"), settings=options))
+    train_settings = TrainSettings(epochs=1, batch=8, lr=0.01, choose="last", precision="float32")
+    fit(classifier, data, data, built, train_settings, teacher=teacher, seed=3)
+
+    prepared = classifier.inputs.prepare(data)
+    order = np.concatenate(epoch_batches(48, prepared.lengths, 8, seed=3, epoch=0))
+    encoded = classifier.inputs.tokenizer(sentences(48, 0)[0])
+    rows = [
+        {"id": str(data.ids[i]), "label": int(data.labels[i])} | {name: value[i] for name, value in encoded.items()}
+        for i in order
+    ]
+    named = {"teacher": teacher, "terms": terms}
+    trainer = train(tmp_path / "trainer", model=model, data=rows, named=named, weight_decay=0.01)
+
+    assert len(own_losses) == 6
+    np.testing.assert_allclose(trainer.losses, own_losses, rtol=0, atol=1e-6)
+    assert_same_weights(weights(trainer), classifier.network.model.state_dict())
+
+
+def test_loss_func_trains_the_same_weights_as_terms(tmp_path):
+    terms = {"cross_entropy": 1.0, "mdca": {"weight": 0.5}, "confidence_penalty": 0.1}
+    ours = train(tmp_path / "a", named={"terms": terms, "teacher": None})
+    plain = train(tmp_path / "b", kind=Trainer, named={"compute_loss_func": loss_func(terms)})
+    assert_same_weights(weights(plain), weights(ours))
+
+
+# ---- parts of a step ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [32, 27])
+def test_four_parts_of_eight_train_the_weights_of_one_of_thirty_two(tmp_path, count):
+    data = [dict(example) for example in DATA[:count]]
+    for i in (0, 1, 2, 9, 20):
+        data[i]["label"] = -100 if i % 2 else -1
+    whole = train(tmp_path / "a", data=data, per_device_train_batch_size=32, num_train_epochs=3)
+    parts = train(tmp_path / "b", data=data, per_device_train_batch_size=8, gradient_accumulation_steps=4, num_train_epochs=3)
+    np.testing.assert_allclose(np.add.reduceat(parts.losses, [0, 4, 8]), whole.losses, atol=1e-6)
+    assert_same_weights(weights(parts), weights(whole), atol=2e-6)
+
+
+def test_loss_func_in_parts_is_that_of_the_whole(tmp_path):
+    data = [dict(example) for example in DATA[:27]]
+    for i in (0, 9, 20):
+        data[i]["label"] = -100
+    named = {"compute_loss_func": loss_func("focal", gamma=2.0)}
+    whole = train(tmp_path / "a", kind=Trainer, data=data, named=named, per_device_train_batch_size=32)
+    changes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
+    parts = train(tmp_path / "b", kind=Trainer, data=data, named=named, **changes)
+    assert_same_weights(weights(parts), weights(whole))
+
+
+def test_a_whole_batch_loss_sees_the_parts(tmp_path):
+    changes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "max_steps": 1}
+    found = train(tmp_path, named={"terms": {"mdca": 1.0}}, **changes)
+    model, read = student().train(), tokenizer()
+    values = []
+    for part in (DATA[:8], DATA[8:16]):
+        batch = read.pad([{k: e[k] for k in ("input_ids", "attention_mask")} for e in part], return_tensors="pt")
+        values.append(float(mdca(model(**batch).logits.detach(), torch.tensor([e["label"] for e in part]))))
+    np.testing.assert_allclose(found.losses, np.array(values) / 2, atol=1e-6)
+
+
+# ---- labels, teachers, evaluation --------------------------------------------------------------------------------------
+
+
+def test_rows_without_labels_take_part_in_terms_that_need_none(tmp_path):
+    data = [dict(example) for example in DATA[:8]]
+    data[3]["label"], data[5]["label"] = -1, -100
+    found = train(tmp_path, data=data, named={"terms": {"cross_entropy": 1.0, "kd": 2.0}}, max_steps=1)
+    batch = tokenizer().pad([{k: e[k] for k in ("input_ids", "attention_mask")} for e in data], return_tensors="pt")
+    logits = student().train()(**batch).logits.detach()
+    keep = [i for i in range(8) if i not in (3, 5)]
+    labels = torch.tensor([data[i]["label"] for i in keep])
+    expected = cross_entropy(logits[keep], labels) + 2 * kd(logits, torch.tensor(LOGITS[:8]))
+    np.testing.assert_allclose(found.losses, [float(expected)], atol=1e-6)
+
+
+def test_data_without_a_column_of_labels_learn_from_the_teacher_alone(tmp_path):
+    data = [{k: v for k, v in e.items() if k != "label"} for e in DATA]
+    found = train(tmp_path / "a", data=data)
+    only = train(tmp_path / "b", named={"terms": {"kd": 0.9}})
+    assert_same_weights(weights(found), weights(only))
+
+
+@pytest.mark.parametrize("columns", ["removed", "kept"])
+def test_a_teacher_is_found_by_id_and_its_classes_by_name(tmp_path, columns):
+    import datasets
+
+    order = np.random.default_rng(0).permutation(32)
+    shuffled = Predictions(LOGITS[order][:, ::-1], [0] * 32, ids=TEACHER.ids[order], classes=["pos", "neg"])
+    data = datasets.Dataset.from_list(DATA).cast_column("label", datasets.ClassLabel(names=["neg", "pos"]))
+    found = train(
+        tmp_path / "a",
+        data=data,
+        model=student(id2label={0: "LABEL_0", 1: "LABEL_1"}, label2id={"LABEL_0": 0, "LABEL_1": 1}),
+        named={"teacher": shuffled, "eval_dataset": data},
+        remove_unused_columns=columns == "removed",
+        train_sampling_strategy="random",
+        dataloader_num_workers=1,
+        eval_strategy="epoch",
+    )
+    expected = train(tmp_path / "b", train_sampling_strategy="random")
+    assert_same_weights(weights(found), weights(expected), atol=0)
+
+
+@pytest.mark.parametrize("kind", ["model", "classifier"])
+def test_a_teacher_that_is_a_model_is_run_on_the_students_inputs(tmp_path, kind):
+    names = {"id2label": {0: "pos", 1: "neg"}, "label2id": {"pos": 0, "neg": 1}}
+    teacher = student(seed=7, hidden_dropout_prob=0.5, **names).eval()
+    with torch.no_grad():
+        logits = np.stack([teacher(input_ids=torch.tensor([e["input_ids"]])).logits[0].numpy() for e in DATA])
+    cached = Predictions(logits, [0] * 32, ids=TEACHER.ids, classes=["pos", "neg"])
+    if kind == "classifier":
+        teacher.save_pretrained(tmp_path / "teacher")
+        tokenizer().save_pretrained(tmp_path / "teacher")
+        teacher = build_classifier(ModelSettings(name=str(tmp_path / "teacher"), head="keep"), reviews(4))
+    data = [{k: v for k, v in e.items() if k != "id"} for e in DATA]
+    live = train(tmp_path / "a", data=data, named={"teacher": teacher})
+    looked_up = train(tmp_path / "b", named={"teacher": cached})
+    assert_same_weights(weights(live), weights(looked_up), atol=1e-5)
+
+
+def test_evaluation_needs_no_teacher_and_gives_the_cross_entropy(tmp_path):
+    dev = [{k: v for k, v in e.items() if k != "id"} for e in examples(20, seed=5)]
+    dev[4]["label"] = -1
+    found = train(tmp_path, named={"eval_dataset": dev}, per_device_eval_batch_size=32)
+    metrics = found.evaluate()
+    output = found.predict(dev)
+    labels = torch.tensor([e["label"] for e in dev])
+    expected = cross_entropy(torch.tensor(output.predictions), labels, ignore_index=-1)
+    np.testing.assert_allclose(metrics["eval_loss"], float(expected), rtol=1e-5)
+    assert output.predictions.shape == (20, 2)
+
+
+def test_each_term_is_logged(tmp_path):
+    found = train(tmp_path, logging_steps=1, per_device_train_batch_size=8, gradient_accumulation_steps=2)
+    logs = [entry for entry in found.state.log_history if "loss" in entry]
+    assert len(logs) == 2
+    for entry in logs:
+        np.testing.assert_allclose(entry["loss"], 0.1 * entry["loss_cross_entropy"] + 0.9 * entry["loss_kd"], rtol=1e-5)
+
+
+def test_the_callback_records_beside_it(tmp_path):
+    recording = DynamicsCallback()
+    train(tmp_path, named={"callbacks": [recording]}, num_train_epochs=2)
+    assert recording.dynamics().epochs.tolist() == [2] * 32
+
+
+def test_a_model_that_returns_a_tuple_is_evaluated(tmp_path):
+    found = train(tmp_path, model=student(return_dict=False), named={"eval_dataset": DATA})
+    assert found.predict(DATA).predictions.shape == (32, 2)
