@@ -37,13 +37,21 @@ class DataSettings(Settings):
     dev: str = Field(default="", description="Development data; empty: held out of `train`, `dev_fraction` of it.")
     test: str = Field(default="", description="Test data; empty: held out of `train`, `test_fraction` of it.")
     ood: ListOf[str] = Field(default=(), description="Data of other domains to test on.")
+    unlabelled: ListOf[str] | None = Field(
+        default=None,
+        description="Further training examples without labels, for terms that need none (`kd`, `rkd`); labels in them are not "
+        "read. Rows of `train` with an empty label are added to them.",
+    )
     corrupt: ListOf[str] = Field(
         default=(), description='Corruptions of `test` to test on: `"frost:3"`, or `"frost"` for all five severities.'
     )
     dev_fraction: float = Field(default=0.1, gt=0, lt=1, description="Share of `train` that is held out as dev.")
     test_fraction: float = Field(default=0.2, gt=0, lt=1, description="Share of `train` that is held out as test.")
     limit: int = Field(
-        default=0, ge=0, description="Train on at most this many examples, each class in its share; 0: all of them."
+        default=0,
+        ge=0,
+        description="Train on at most this many labelled examples, each class in its share; 0: all of them. Unlabelled ones "
+        "are not limited.",
     )
     limit_test: int = Field(default=0, ge=0, description="The same for dev, test and each other domain.")
     soft_labels: bool = Field(
@@ -152,6 +160,13 @@ class TrainSettings(Settings):
         ge=1,
         description="Parts that a batch is split into for less memory. The gradient is that of the whole batch, for every "
         "loss; losses over a whole batch cost a second forward pass, and batch norms see the parts.",
+    )
+    labelled_share: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of labelled examples in every batch, where unlabelled ones take part; unset: as in the data. An "
+        "epoch sees every example at least once, and repeats those of the kind that is too rare for this share.",
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Number format; `auto` is bfloat16 on a GPU that has it and float32 elsewhere."

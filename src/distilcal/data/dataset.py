@@ -23,6 +23,7 @@ Role = Literal["train", "dev", "test", "ood"]
 StrArray = NDArray[Any]  # object arrays of str: fixed-width ones would take the longest text's room for each
 SEPARATOR = b"\x1f"  # between the texts of one example
 LABEL_SUM_TOLERANCE = 1e-3
+CONTENT_ID_LENGTH = 16  # characters of the hash that is an example's id where it has none
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,15 +179,15 @@ class Dataset:
     inputs : Texts, Choices, Images or Vectors
         What a model reads.
     labels : array of int or str, shape (N,), optional
-        Class indices, or names of ``classes``. By default the most probable class of ``label_probs``. Data without labels
-        can only be predicted on.
+        Class indices, or names of ``classes``; -1 for an unlabelled example. By default the most probable class of
+        ``label_probs``. None: all examples are unlabelled.
     classes : sequence of str
         The classes in order.
     ids : array of str, shape (N,), optional
         Unique ids. By default they are made from content, so that the same example has the same id in any data; repeated
         ones are numbered.
     label_probs : array, shape (N, K), optional
-        Distributions over the classes, such as the votes of raters.
+        Distributions over the classes, such as the votes of raters; zeros for an unlabelled example.
     groups : array of str, shape (N,), optional
         What a split must not divide: a writer, a document.
     name : str
@@ -223,16 +224,18 @@ class Dataset:
         classes = tuple(str(c) for c in self.classes)
         self._check_classes(classes)
         self._check_lengths()
-        label_probs = None if self.label_probs is None else _check_distributions(self.label_probs, len(classes), self.name)
-        labels = self.labels
-        if labels is None and label_probs is not None:
-            labels = label_probs.argmax(axis=1)
+        labels = None if self.labels is None else _label_indices(self.labels, classes, self.name)
+        label_probs = None
+        if self.label_probs is not None:
+            is_labelled = np.ones(len(self), dtype=bool) if labels is None else labels >= 0
+            label_probs = _check_distributions(self.label_probs, is_labelled, len(classes), self.name)
+            labels = label_probs.argmax(axis=1) if labels is None else labels
         ids = np.asarray(self.ids)
         if not len(ids):
-            ids = number_repeated(np.array([key[:16] for key in _hashes(self.inputs.contents())]))
+            ids = number_repeated(np.array([key[:CONTENT_ID_LENGTH] for key in _hashes(self.inputs.contents())]))
         _check_unique(ids, len(self), self.name)
         validated: dict[str, Any] = {
-            "labels": None if labels is None else _label_indices(labels, classes, self.name),
+            "labels": labels,
             "classes": classes,
             "ids": ids.astype(str),
             "label_probs": label_probs,
@@ -274,6 +277,11 @@ class Dataset:
     def input_kind(self) -> str:
         """What the examples are: texts, choices, images or vectors."""
         return type(self.inputs).__name__.lower()
+
+    @cached_property
+    def is_labelled(self) -> NDArray[np.bool_]:
+        """Whether each example has a label (N,)."""
+        return np.zeros(len(self), dtype=bool) if self.labels is None else self.labels >= 0
 
     @cached_property
     def content_keys(self) -> NDArray[np.str_]:
@@ -326,20 +334,21 @@ class Dataset:
         )
 
     def sample(self, count: int, *, seed: int) -> Dataset:
-        """Return at most this many examples, each class in its share, in the original order."""
+        """Return at most this many examples, each class and the unlabelled ones in their shares, in the original order."""
         if count >= len(self):
             return self
-        return self.split(count / len(self), seed=seed, grouped=False)[0]
+        return self.select(self._draw(count / len(self), np.arange(len(self)).astype(str), seed=seed))
 
     def split(self, fraction: float, *, seed: int, grouped: bool = True) -> tuple[Dataset, Dataset]:
         """Divide the data at random in two parts.
 
-        Each class is divided in proportion as far as groups allow.
+        Each class is divided in proportion as far as groups allow. Where only some examples are labelled, the first part is
+        drawn from these. The unlabelled ones are in the second part, except those of a group in the first: they are in neither.
 
         Parameters
         ----------
         fraction : float
-            Size of the first part, about this share of the examples.
+            Size of the first part, about this share of the labelled examples, or of all where none is labelled.
         seed : int
             Seed of the division.
         grouped : bool
@@ -364,6 +373,18 @@ class Dataset:
             keys = self.groups
         else:
             keys = self.loose_keys
+        rows = np.flatnonzero(self.is_labelled)
+        if len(rows) in (0, len(self)):
+            in_first_part = self._draw(fraction, keys, seed=seed)
+            return self.select(in_first_part), self.select(~in_first_part)
+        drawn = self.select(rows)._draw(fraction, keys[rows], seed=seed)
+        in_first_part = np.zeros(len(self), dtype=bool)
+        in_first_part[rows[drawn]] = True
+        in_second_part = ~in_first_part & ~(~self.is_labelled & np.isin(keys, keys[in_first_part]))
+        return self.select(in_first_part), self.select(in_second_part)
+
+    def _draw(self, fraction: float, keys: NDArray[np.str_], *, seed: int) -> NDArray[np.bool_]:
+        """Whether each example is drawn (N,): about this share of each class; examples with equal keys stay together."""
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) < 2:
             raise InputError(f"{self.name!r} has one group, which cannot be split", remedy="give more groups, or none")
@@ -379,8 +400,8 @@ class Dataset:
             chosen = _approach_count(chosen, size, fraction * len(self), rng)
         if not chosen.any() or chosen.all():
             chosen[order[0]] = not chosen[order[0]]
-        in_first_part = chosen[group]
-        return self.select(in_first_part), self.select(~in_first_part)
+        drawn: NDArray[np.bool_] = chosen[group]
+        return drawn
 
     def with_role(self, role: Role, name: str | None = None) -> Dataset:
         """Return the same data for another use, and under another name if one is given."""
@@ -414,7 +435,9 @@ class Dataset:
                     remedy="use the same class names everywhere",
                 )
         columns = np.array([classes.index(name) for name in self.classes], dtype=np.int64)
-        labels = None if self.labels is None else columns[self.labels]
+        labels = None
+        if self.labels is not None:
+            labels = np.append(columns, -1)[self.labels]  # -1, unlabelled, is the index of the last
         label_probs = None
         if self.label_probs is not None:
             label_probs = np.zeros((len(self), len(classes)))
@@ -569,20 +592,20 @@ def _label_indices(labels: ArrayLike, classes: tuple[str, ...], name: str) -> In
             raise
     if values.dtype.kind not in "iu":
         raise InputError(f"labels of type {values.dtype}", source=name, remedy="give class names or indices")
-    bad = (values < 0) | (values >= len(classes))
+    bad = (values < -1) | (values >= len(classes))
     if bad.any():
         row = int(bad.argmax())
-        raise InputError(f"label {values[row]} is not between 0 and {len(classes) - 1}", source=name, row=row)
+        raise InputError(f"label {values[row]} is not between 0 and {len(classes) - 1}, nor -1 for none", source=name, row=row)
     return values.astype(np.int64, copy=False)
 
 
-def _check_distributions(values: ArrayLike, classes: int, name: str) -> FloatArray:
-    """Return distributions over the classes, divided by their sums."""
+def _check_distributions(values: ArrayLike, is_labelled: NDArray[np.bool_], classes: int, name: str) -> FloatArray:
+    """Return distributions over the classes, divided by their sums; zeros for unlabelled examples."""
     probs = np.asarray(values, dtype=np.float64)
     if probs.ndim != 2 or probs.shape[1] != classes:
         raise InputError(f"label_probs of shape {probs.shape} for {classes} classes", source=name)
     total = probs.sum(axis=1)
-    bad = ~((probs >= 0).all(axis=1) & (np.abs(total - 1) <= LABEL_SUM_TOLERANCE))
+    bad = is_labelled & ~((probs >= 0).all(axis=1) & (np.abs(total - 1) <= LABEL_SUM_TOLERANCE))
     if bad.any():
         row = int(bad.argmax())
         raise InputError(
@@ -591,7 +614,8 @@ def _check_distributions(values: ArrayLike, classes: int, name: str) -> FloatArr
             row=row,
             remedy="give shares that sum to 1",
         )
-    normalised: FloatArray = probs / total[:, None]
+    normalised: FloatArray = np.zeros_like(probs)
+    normalised[is_labelled] = probs[is_labelled] / total[is_labelled, None]
     return normalised
 
 

@@ -123,6 +123,33 @@ def read_image_folder(path: Path, classes: Sequence[str] | None = None, size: in
     return Dataset(Images(_read_pictures(files, size)), np.array(labels), names, ids, name=str(path))
 
 
+def read_pictures(path: Path, size: int | None = None) -> Dataset:
+    """Read all pictures below a folder, without labels.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; pictures may be in folders in it, whose names do not matter.
+    size : int, optional
+        Width and height to which pictures are scaled. By default they must all have one size.
+
+    Returns
+    -------
+    Dataset
+        The pictures; ids are their paths within the folder, with the folder's name before.
+
+    Raises
+    ------
+    InputError
+        If there are no pictures, one cannot be read, or sizes differ.
+    """
+    files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+    if not files:
+        raise InputError("there are no pictures in it", source=str(path), remedy=f"give {', '.join(IMAGE_SUFFIXES)}")
+    ids = np.array([str(Path(path.name) / file.relative_to(path)) for file in files])
+    return Dataset(Images(_read_pictures(files, size)), ids=ids, name=str(path))
+
+
 def _read_pictures(files: Sequence[Path], size: int | None) -> NDArray[np.uint8]:
     first = _read_picture(files[0], size)
     height, width = first.shape[:2]

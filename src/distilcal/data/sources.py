@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.data.dataset import Dataset, Images, Inputs, Role, Vectors
-from distilcal.data.image_source import read_image_folder
-from distilcal.data.table_source import Columns, dataset_from_table, distinct_classes
+from distilcal.data.image_source import read_image_folder, read_pictures
+from distilcal.data.table_source import Columns, dataset_from_table, distinct_classes, label_columns
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import NpzArrays, open_npz
 from distilcal.io.tables import SUFFIXES, Table, read_table, table_kind
+from distilcal.predictions import IntArray, labels_from_text
 
 HUB_PREFIX = "hub:"
+# What is done about labels: all must be there, all or none, some may be missing, or none is read.
+LabelRule = Literal["required", "optional", "partly", "ignored"]
 SAVED_DATASET_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
@@ -32,6 +35,7 @@ def read_dataset(
     columns: Columns | None = None,
     classes: Sequence[str] | None = None,
     labelled: bool = True,
+    partly: bool = False,
     name: str | None = None,
     role: Role | None = None,
     size: int | None = None,
@@ -50,6 +54,9 @@ def read_dataset(
         Names and order of the classes; other labels are refused. By default the labels in the data.
     labelled : bool
         Whether data without labels are an error.
+    partly : bool
+        Whether examples without a label (an empty cell, -1 in an .npz or a data set of the hub) are read as unlabelled ones,
+        with label -1. By default they are an error.
     name : str, optional
         Name of the data set. By default the source's own name without suffixes.
     role : {"train", "dev", "test", "ood"}, optional
@@ -80,51 +87,143 @@ def read_dataset(
     >>> read_dataset(path)
     Dataset('reviews', 2 texts, 2 classes)
     """
-    columns = columns or Columns()
+    labels: LabelRule = "partly" if partly else "required"
+    reading = _Reading(columns or Columns(), classes, labels if labelled else "optional", size, by_index)
+    data = _read(source, reading)
+    if not partly and data.labels is not None and not data.is_labelled.all():
+        row = int((~data.is_labelled).argmax())
+        raise InputError("this example has no label", source=str(source), row=row, remedy="label it, or leave it out")
+    return replace(data, name=_source_name(source) if name is None else name, role=role)
+
+
+def read_unlabelled(source: str | Path, *, columns: Columns | None = None, size: int | None = None) -> Dataset:
+    """Read examples without their labels: whatever the source holds of them is not looked at.
+
+    Parameters
+    ----------
+    source : str or Path
+        As for `read_dataset`; the pictures of a folder need not be in folders of classes.
+    columns : Columns, optional
+        Which columns of a table hold what; a column of groups may be missing.
+    size : int, optional
+        Width and height to which pictures of a folder are scaled.
+
+    Returns
+    -------
+    Dataset
+        The examples, without labels and classes, named after the source.
+
+    Raises
+    ------
+    InputError
+        If the source is missing, damaged or invalid.
+    MissingDependencyError
+        If the source needs a package that is not installed (pyarrow, datasets, Pillow).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "more.csv"
+    >>> _ = path.write_text("text,label\\nfine,?\\nfair,\\n")
+    >>> read_unlabelled(path)
+    Dataset('more', 2 texts, 0 classes)
+    """
+    data = _read(source, _Reading(columns or Columns(), None, "ignored", size))
+    return replace(data, name=_source_name(source))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How a source is read."""
+
+    columns: Columns
+    classes: Sequence[str] | None  # names and order of the classes, where they are known before
+    labels: LabelRule
+    size: int | None = None  # of pictures
+    by_index: bool = True
+
+
+def _read(source: str | Path, reading: _Reading) -> Dataset:
     path = Path(source)
     if str(source).startswith(HUB_PREFIX):
-        data = _read_hub(str(source).removeprefix(HUB_PREFIX), columns, classes, labelled)
-    elif not path.exists():
+        return _read_hub(str(source).removeprefix(HUB_PREFIX), reading)
+    if not path.exists():
         raise InputError("there is no such file or folder", source=str(path), remedy="check the path")
-    elif path.is_dir() and any((path / file).exists() for file in SAVED_DATASET_FILES):
-        data = _read_saved_dataset(path, columns, classes, labelled)
-    elif path.is_dir():
-        data = read_image_folder(path, classes, size)
-    elif path.suffix.lower() == ".npz":
-        data = _read_npz(path, classes, labelled)
-    elif table_kind(path) in SUFFIXES:
-        data = dataset_from_table(read_table(path), columns, classes, labelled=labelled, by_index=by_index)
-    else:
-        raise InputError(
-            f"cannot read {path.suffix or 'a file without suffix'!r}",
-            source=str(path),
-            remedy=f"give one of {', '.join(SUFFIXES)}, .npz, or a folder",
+    if path.is_dir() and any((path / file).exists() for file in SAVED_DATASET_FILES):
+        return _read_saved_dataset(path, reading)
+    if path.is_dir() and reading.labels == "ignored":
+        return read_pictures(path, reading.size)
+    if path.is_dir():
+        return read_image_folder(path, reading.classes, reading.size)
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path, reading)
+    if table_kind(path) in SUFFIXES:
+        return _read_table(read_table(path), reading)
+    raise InputError(
+        f"cannot read {path.suffix or 'a file without suffix'!r}",
+        source=str(path),
+        remedy=f"give one of {', '.join(SUFFIXES)}, .npz, or a folder",
+    )
+
+
+def _source_name(source: str | Path) -> str:
+    return Path(source).name.split(".")[0]
+
+
+def _read_table(table: Table, reading: _Reading) -> Dataset:
+    columns = reading.columns
+    if reading.labels != "ignored":
+        return dataset_from_table(
+            table,
+            columns,
+            reading.classes,
+            labelled=reading.labels != "optional",
+            partly=reading.labels == "partly",
+            by_index=reading.by_index,
         )
-    if name is None:
-        name = path.name.split(".")[0]
-    return replace(data, name=name, role=role)
+    labels = label_columns(table, columns)
+    others = {name: values for name, values in table.columns.items() if name not in labels}
+    group = columns.group if columns.group in others else ""
+    return dataset_from_table(replace(table, columns=others), replace(columns, group=group), labelled=False)
 
 
 # ---- .npz --------------------------------------------------------------------------------------------------------------
 
 
-def _read_npz(path: Path, classes: Sequence[str] | None, labelled: bool) -> Dataset:
+def _read_npz(path: Path, reading: _Reading) -> Dataset:
+    classes = reading.classes
     with open_npz(path) as arrays:
         inputs = _npz_inputs(arrays, path)
         labels, label_probs = arrays.get("labels"), arrays.get("label_probs")
         ids, groups, stored_classes = arrays.get("ids"), arrays.get("groups"), arrays.get("classes")
-    if labelled and labels is None and label_probs is None:
+    ids = np.array([], dtype=str) if ids is None else ids
+    if reading.labels == "ignored":
+        return Dataset(inputs, ids=ids, groups=groups, name=str(path))
+    if reading.labels != "optional" and labels is None and label_probs is None:
         raise InputError("it has no labels", source=str(path), remedy="add an array 'labels'")
     names = tuple(classes or ())
     if stored_classes is not None:
         names = tuple(stored_classes.astype(str).tolist())
-    elif not names and labels is not None:
+    if reading.labels == "partly" and labels is not None:
+        labels, names = _npz_labels(labels, names, path)
+    elif stored_classes is None and not names and labels is not None:
         if labels.shape[1:] in ((), (1,)):
             labels = labels.ravel().astype(str)
         names = tuple(distinct_classes([str(label) for label in labels.tolist()]))
-    ids = np.array([], dtype=str) if ids is None else ids
     data = Dataset(inputs, labels, names, ids, label_probs, groups, name=str(path))
     return data if classes is None else data.with_classes(classes)
+
+
+def _npz_labels(labels: NDArray[Any], names: tuple[str, ...], path: Path) -> tuple[IntArray, tuple[str, ...]]:
+    """Labels of which some may be missing (-1 or empty), as indices, and the classes."""
+    if labels.shape[1:] not in ((), (1,)):
+        raise InputError(f"labels of shape {labels.shape}", source=str(path), remedy="give one per example")
+    texts = labels.ravel().astype(str)
+    rows = np.flatnonzero(~np.isin(texts, ("", "-1")))
+    names = names or tuple(distinct_classes(texts[rows].tolist()))
+    indices = np.full(len(texts), -1)
+    indices[rows] = labels_from_text(texts[rows], names)
+    return indices, names
 
 
 def _npz_inputs(arrays: NpzArrays, path: Path) -> Inputs:
@@ -148,7 +247,7 @@ def _npz_inputs(arrays: NpzArrays, path: Path) -> Inputs:
 # ---- Hugging Face datasets ---------------------------------------------------------------------------------------------
 
 
-def _read_saved_dataset(path: Path, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
+def _read_saved_dataset(path: Path, reading: _Reading) -> Dataset:
     datasets = _import_datasets()
     try:
         saved = datasets.load_from_disk(str(path))
@@ -158,10 +257,10 @@ def _read_saved_dataset(path: Path, columns: Columns, classes: Sequence[str] | N
         ) from None
     if isinstance(saved, dict):
         raise InputError(f"it holds the splits {', '.join(saved)}", source=str(path), remedy=f"give one: {path}/SPLIT")
-    return from_hugging_face(saved, str(path), columns, classes, labelled)
+    return _from_hugging_face(saved, str(path), reading)
 
 
-def _read_hub(name: str, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
+def _read_hub(name: str, reading: _Reading) -> Dataset:
     """Read ``NAME@SPLIT``, ``OWNER/NAME@SPLIT`` or ``OWNER/NAME/CONFIG@SPLIT``."""
     repository, _, split = name.partition("@")
     if not split:
@@ -177,10 +276,12 @@ def _read_hub(name: str, columns: Columns, classes: Sequence[str] | None, labell
             source=f"{HUB_PREFIX}{name}",
             remedy="check the name and the network, or save it to a folder with save_to_disk and give that",
         ) from None
-    return from_hugging_face(loaded, f"{HUB_PREFIX}{name}", columns, classes, labelled)
+    return _from_hugging_face(loaded, f"{HUB_PREFIX}{name}", reading)
 
 
-def from_hugging_face(loaded: Any, source: str, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
+def from_hugging_face(
+    loaded: Any, source: str, columns: Columns, classes: Sequence[str] | None, labelled: bool, *, partly: bool = False
+) -> Dataset:
     """Return the examples of a ``datasets.Dataset``, whose features tell images and the names of classes.
 
     Parameters
@@ -195,30 +296,44 @@ def from_hugging_face(loaded: Any, source: str, columns: Columns, classes: Seque
         Names and order of the classes; by default those of the label's feature, or the labels in the data.
     labelled : bool
         Whether data without labels are an error.
+    partly : bool
+        Whether examples with the label -1 or none are unlabelled ones. By default they are an error.
 
     Returns
     -------
     Dataset
     """
-    label_names = getattr(loaded.features.get(columns.label), "names", None)
+    labels: LabelRule = "partly" if partly else "required"
+    return _from_hugging_face(loaded, source, _Reading(columns, classes, labels if labelled else "optional"))
+
+
+def _from_hugging_face(loaded: Any, source: str, reading: _Reading) -> Dataset:
+    label, classes = reading.columns.label, reading.classes
+    label_names = getattr(loaded.features.get(label), "names", None)
     for column, feature in loaded.features.items():
         if type(feature).__name__ == "Image":
-            names = tuple(label_names or classes or ())
-            data = Dataset(Images(_stack_pictures(loaded[column])), np.array(loaded[columns.label]), names, name=source)
+            images = Images(_stack_pictures(loaded[column]))
+            if reading.labels == "ignored":
+                return Dataset(images, name=source)
+            data = Dataset(images, np.array(loaded[label]), tuple(label_names or classes or ()), name=source)
             return data if classes is None else data.with_classes(classes)
     values = {column: list(loaded[column]) for column in loaded.column_names}
-    if label_names and columns.label in values:
-        values[columns.label] = [_label_name(label, label_names) for label in values[columns.label]]
-    return dataset_from_table(Table(source, values), columns, classes or label_names, labelled=labelled)
+    if label_names and label in values:
+        unlabelled = None if reading.labels == "partly" else -1
+        values[label] = [_label_name(value, label_names, unlabelled) for value in values[label]]
+    # The hub's own order of classes tells what a number means.
+    return _read_table(Table(source, values), replace(reading, classes=classes or label_names, by_index=True))
 
 
 def _stack_pictures(pictures: Any) -> NDArray[np.uint8]:
     return np.stack([np.asarray(picture.convert("RGB")) for picture in pictures])
 
 
-def _label_name(label: Any, names: Sequence[str]) -> Any:
-    """Return the name of a class index; -1, which stands for no label, and names stay as they are."""
-    return names[label] if isinstance(label, int) and label >= 0 else label
+def _label_name(label: Any, names: Sequence[str], unlabelled: Any) -> Any:
+    """Return the name of a class index, ``unlabelled`` for -1, which stands for no label; names stay as they are."""
+    if not isinstance(label, int):
+        return label
+    return names[label] if label >= 0 else unlabelled
 
 
 def _import_datasets() -> Any:

@@ -9,10 +9,11 @@ from types import MappingProxyType
 from distilcal.config.schema import DataSettings
 from distilcal.data.catalogue import load_benchmark
 from distilcal.data.corruptions import corrupted, parse_corruption
-from distilcal.data.dataset import Choices, Dataset, Images, Role, overlap
+from distilcal.data.dataset import Dataset, Images, Role, overlap
 from distilcal.data.image_source import resize_images
-from distilcal.data.sources import read_dataset
+from distilcal.data.sources import read_dataset, read_unlabelled
 from distilcal.data.table_source import Columns
+from distilcal.data.unlabelled import add_unlabelled, check_same_kind, labelled_part
 from distilcal.errors import InputError
 
 BENCHMARK_PREFIX = "benchmark:"
@@ -52,13 +53,17 @@ class Splits:
     Attributes
     ----------
     train : Dataset
-        What models are trained on.
+        What models are trained on: the labelled examples, then the unlabelled ones, whose label is -1.
     dev : Dataset
         What epochs, settings and calibrators are chosen on.
     test : Dataset
         What is only evaluated at the end.
     ood : tuple of Dataset
         Other domains and corruptions, also only evaluated.
+    labelled : Dataset
+        The labelled examples of train, which stages train on that cannot use others. By default those rows of ``train``; given
+        where they were read before unlabelled ones were added, so that such a stage has the same key with and without these.
+        Where nothing is labelled, all of train.
 
     Examples
     --------
@@ -76,13 +81,24 @@ class Splits:
     dev: Dataset
     test: Dataset
     ood: tuple[Dataset, ...] = ()
+    labelled: Dataset = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.labelled is None:
+            labelled = labelled_part(self.train) if self.train.is_labelled.any() else self.train
+            object.__setattr__(self, "labelled", labelled)
 
     def __iter__(self) -> Iterator[Dataset]:
         return iter((self.train, self.dev, self.test, *self.ood))
 
     def overlaps(self) -> list[Overlap]:
-        """Return what every other split shares with train, and test with dev, by content."""
-        pairs = [(self.train, other) for other in (self.dev, self.test, *self.ood)]
+        """Return what every other split shares with train, and test with dev, by content.
+
+        Unlabelled examples of train are named apart: what they share is known to training without its labels.
+        """
+        pairs: list[tuple[Dataset, Dataset]] = []
+        for part in self._parts_of_train():
+            pairs += [(part, other) for other in (self.dev, self.test, *self.ood)]
         pairs.append((self.dev, self.test))
         overlaps = []
         for first, second in pairs:
@@ -91,12 +107,21 @@ class Splits:
                 overlaps.append(Overlap(first.name, second.name, rows, rows / len(second)))
         return overlaps
 
+    def _parts_of_train(self) -> list[Dataset]:
+        """The labelled examples of train, and the unlabelled ones under a name of their own, as far as there are any."""
+        is_labelled = self.train.is_labelled
+        if is_labelled.all():
+            return [self.train]
+        unlabelled = replace(self.train.select(~is_labelled), name=f"{self.train.name} (unlabelled)")
+        return [self.labelled, unlabelled] if is_labelled.any() else [unlabelled]
+
 
 def read_splits(settings: DataSettings, loaded: Mapping[str, Dataset] = MappingProxyType({})) -> Splits:
     """Read the splits that settings describe.
 
     Dev and test data that the settings do not name are those of the benchmark, or else held out of train. Corruptions are
-    made of the final test set, so that their results are about the same examples.
+    made of the final test set, so that their results are about the same examples. Examples of train without a label and those
+    of ``unlabelled`` are the last rows of train, with label -1.
 
     Parameters
     ----------
@@ -118,25 +143,29 @@ def read_splits(settings: DataSettings, loaded: Mapping[str, Dataset] = MappingP
     corruptions = [parse_corruption(text) for text in settings.corrupt]
     train, dev, test = _read_train_dev_test(settings, loaded)
     ood = [_read_source(source, settings, "ood", train.classes, loaded) for source in settings.ood]
+    unlabelled = [_read_unlabelled(source, settings, loaded) for source in settings.unlabelled or ()]
     if settings.limit:
-        train = train.sample(settings.limit, seed=settings.seed)
+        train = _limit_labelled(train, settings.limit, seed=settings.seed)
     if settings.limit_test:
         dev = dev.sample(settings.limit_test, seed=settings.seed)
         test = test.sample(settings.limit_test, seed=settings.seed)
         ood = [data.sample(settings.limit_test, seed=settings.seed) for data in ood]
     if settings.size:  # images of benchmarks have their own size; other sources may too
         train, dev, test, *ood = (_resize(data, settings.size) for data in (train, dev, test, *ood))
+        unlabelled = [_resize(data, settings.size) for data in unlabelled]
+    train = train.with_role("train", "train")
+    labelled = labelled_part(train) if train.is_labelled.any() else train
+    train = add_unlabelled(train, unlabelled)
     reserved = ["train", "dev", "test"]
     reserved += [name if severity is None else f"{name}-{severity}" for name, severity in corruptions]
     names = _unique_names([data.name for data in ood], reserved)
-    train = train.with_role("train", "train")
     dev = dev.with_role("dev", "dev")
     test = test.with_role("test", "test")
     ood = [data.with_role("ood", name) for data, name in zip(ood, names, strict=True)]
     for data in (dev, test, *ood):
-        _check_same_kind(train, data)
+        check_same_kind(train, data)
     ood += [corrupted(test, name, severity, seed=settings.seed) for name, severity in corruptions]
-    return Splits(train, dev, test, tuple(ood))
+    return Splits(train, dev, test, tuple(ood), labelled)
 
 
 def _read_train_dev_test(settings: DataSettings, loaded: Mapping[str, Dataset]) -> tuple[Dataset, Dataset, Dataset]:
@@ -152,7 +181,7 @@ def _read_train_dev_test(settings: DataSettings, loaded: Mapping[str, Dataset]) 
         train = _read_source(settings.train, settings, "train", settings.classes or None, loaded)
     if settings.classes:
         train = train.with_classes(settings.classes)
-    size_before_split = len(train)  # both fractions are of this size
+    size_before_split = int(train.is_labelled.sum())  # both fractions are of this size
     test, train = _read_or_hold_out(
         train, settings, "test", settings.test, benchmark, loaded, rows=settings.test_fraction * size_before_split
     )
@@ -176,7 +205,21 @@ def _read_or_hold_out(
         return _read_source(source, settings, role, train.classes, loaded), train
     if role in benchmark:
         return benchmark[role].with_classes(train.classes), train
-    return train.split(rows / len(train), seed=settings.seed)
+    labelled = int(train.is_labelled.sum())
+    if not labelled:
+        raise InputError(
+            f"{role} cannot be held out of {settings.train!r}, which has no labels", remedy=f"give labelled data as {role}"
+        )
+    return train.split(rows / labelled, seed=settings.seed)
+
+
+def _limit_labelled(train: Dataset, limit: int, *, seed: int) -> Dataset:
+    """At most this many labelled examples, each class in its share; unlabelled ones after them."""
+    if not train.is_labelled.any():
+        return train
+    labelled = labelled_part(train).sample(limit, seed=seed)
+    unlabelled = [] if train.is_labelled.all() else [train.select(~train.is_labelled)]
+    return add_unlabelled(labelled, unlabelled)
 
 
 def _read_source(
@@ -184,25 +227,40 @@ def _read_source(
 ) -> Dataset:
     if source in loaded:
         data = loaded[source].with_role(role)
+        if role != "train" and not data.is_labelled.all():
+            row = int((~data.is_labelled).argmax())
+            raise InputError("this example has no label", source=source, row=row, remedy="label it, or leave it out")
         return data if classes is None else data.with_classes(classes)
     if source.startswith(BENCHMARK_PREFIX):
         return _read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
-    columns = Columns(
+    # The order in which labels are numbered is known only if the user listed the classes.
+    return read_dataset(
+        source,
+        columns=_columns(settings),
+        classes=classes,
+        partly=role == "train",
+        role=role,
+        size=settings.size or None,
+        by_index=bool(settings.classes),
+    )
+
+
+def _read_unlabelled(source: str, settings: DataSettings, loaded: Mapping[str, Dataset]) -> Dataset:
+    if source in loaded:
+        return loaded[source]
+    if source.startswith(BENCHMARK_PREFIX):
+        return _read_benchmark(source.removeprefix(BENCHMARK_PREFIX), "train", None)
+    return read_unlabelled(source, columns=_columns(settings), size=settings.size or None)
+
+
+def _columns(settings: DataSettings) -> Columns:
+    return Columns(
         text=settings.text,
         pair=settings.pair,
         choices=settings.choices,
         label=settings.label,
         id=settings.id,
         group=settings.group,
-    )
-    # The order in which labels are numbered is known only if the user listed the classes.
-    return read_dataset(
-        source,
-        columns=columns,
-        classes=classes,
-        role=role,
-        size=settings.size or None,
-        by_index=bool(settings.classes),
     )
 
 
@@ -229,15 +287,3 @@ def _resize(data: Dataset, side: int) -> Dataset:
     if not isinstance(data.inputs, Images):
         return data
     return replace(data, inputs=resize_images(data.inputs, side))
-
-
-def _check_same_kind(train: Dataset, other: Dataset) -> None:
-    if type(other.inputs) is not type(train.inputs):
-        raise InputError(
-            f"train holds {train.input_kind}, {other.name!r} {other.input_kind}",
-            remedy="give the same kind of data everywhere",
-        )
-    if isinstance(train.inputs, Choices) and isinstance(other.inputs, Choices):
-        expected, count = train.inputs.endings.shape[1], other.inputs.endings.shape[1]
-        if count != expected:
-            raise InputError(f"train has {expected} choices, {other.name!r} {count}", remedy="give as many everywhere")

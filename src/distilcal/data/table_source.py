@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.data.dataset import Choices, Dataset, Inputs, choices, texts
 from distilcal.errors import InputError, list_names
-from distilcal.io.tables import Place, Table
+from distilcal.io.tables import Place, Table, is_blank
 from distilcal.predictions import FloatArray, IntArray, labels_from_text
 
 SOFT_LABEL_PREFIX = "label_prob_"  # one column per class
@@ -67,6 +68,7 @@ def dataset_from_table(
     classes: Sequence[str] | None = None,
     *,
     labelled: bool = True,
+    partly: bool = False,
     by_index: bool = True,
 ) -> Dataset:
     """Return the examples of a table.
@@ -81,6 +83,8 @@ def dataset_from_table(
         Names and order of the classes; other labels are refused. By default the labels in the table.
     labelled : bool
         Whether a table without labels is an error.
+    partly : bool
+        Whether a row without a label is an unlabelled example, with label -1. By default it is an error.
     by_index : bool
         Whether labels may be indices where the classes have other names.
 
@@ -102,18 +106,8 @@ def dataset_from_table(
     """
     columns = resolve_columns(table, columns)
     inputs = _read_inputs(table, columns)
-    label_probs = None
-    soft_classes = [name.removeprefix(SOFT_LABEL_PREFIX) for name in table.columns if name.startswith(SOFT_LABEL_PREFIX)]
-    if soft_classes:
-        classes = soft_classes if classes is None else classes
-        label_probs = _read_soft_labels(table, soft_classes, classes)
-    labels = None
-    if columns.label in table.columns:
-        names = table.texts(columns.label)
-        classes = _default_classes(names, inputs) if classes is None else classes
-        labels = _read_labels(table, names, classes, by_index=by_index)
-    elif label_probs is None and labelled:
-        table.require(columns.label, "name the column of labels, as label = ... in [data] or --label")
+    rows = _labelled_rows(table, columns) if partly else np.ones(len(table), dtype=bool)
+    labels, label_probs, classes = _read_answers(table, columns, classes, inputs, rows, labelled=labelled, by_index=by_index)
     ids = np.array(table.texts(columns.id)) if columns.id else np.array([], dtype=str)
     groups = np.array(table.texts(columns.group)) if columns.group else None
     try:
@@ -217,13 +211,91 @@ def _read_soft_labels(table: Table, soft_classes: list[str], classes: Sequence[s
     return probs
 
 
+def label_columns(table: Table, columns: Columns) -> list[str]:
+    """Return the names of the columns that hold labels or soft labels.
+
+    Parameters
+    ----------
+    table : Table
+        The rows.
+    columns : Columns
+        Which column holds the label.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> label_columns(Table("a.csv", {"text": ["x"], "label": ["a"], "label_prob_a": ["1"]}), Columns())
+    ['label', 'label_prob_a']
+    """
+    return [name for name in table.columns if name == columns.label or name.startswith(SOFT_LABEL_PREFIX)]
+
+
+def _labelled_rows(table: Table, columns: Columns) -> NDArray[np.bool_]:
+    """Whether each row has a label: any value in the column of labels, or in one of the columns of soft labels."""
+    names = label_columns(table, columns)
+    if not names:
+        return np.ones(len(table), dtype=bool)
+    is_labelled = np.zeros(len(table), dtype=bool)
+    for name in names:
+        is_labelled |= [not is_blank(value) for value in table.values(name)]
+    return is_labelled
+
+
+def _read_answers(
+    table: Table,
+    columns: Columns,
+    classes: Sequence[str] | None,
+    inputs: Inputs,
+    is_labelled: NDArray[np.bool_],
+    *,
+    labelled: bool,
+    by_index: bool,
+) -> tuple[IntArray | None, FloatArray | None, Sequence[str] | None]:
+    """The labels (N,), the soft labels (N, K) and the classes, those of them that the table has."""
+    rows = np.flatnonzero(is_labelled)
+    if not len(rows) and classes is None:
+        raise InputError(
+            "no row has a label", source=table.source, remedy="label some rows, or list the classes: classes = [...] in [data]"
+        )
+    answers = table if len(rows) == len(table) else table.select(rows.tolist())
+    labels, label_probs = None, None
+    soft_classes = [name.removeprefix(SOFT_LABEL_PREFIX) for name in table.columns if name.startswith(SOFT_LABEL_PREFIX)]
+    if soft_classes:
+        classes = soft_classes if classes is None else classes
+        label_probs = _read_soft_labels(answers, soft_classes, classes)
+    if columns.label in table.columns:
+        names = answers.texts(columns.label)
+        classes = _default_classes(names, inputs) if classes is None else classes
+        labels = _read_labels(table, names, rows, classes, by_index=by_index)
+    elif label_probs is None and labelled:
+        table.require(columns.label, "name the column of labels, as label = ... in [data] or --label")
+    if len(rows) < len(table):
+        if labels is None and label_probs is not None:
+            labels = label_probs.argmax(axis=1)
+        labels = None if labels is None else _spread(labels, rows, np.full(len(table), -1))
+        label_probs = None if label_probs is None else _spread(label_probs, rows, np.zeros((len(table), label_probs.shape[1])))
+    return labels, label_probs, classes
+
+
+def _spread(values: NDArray[Any], rows: NDArray[np.int64], others: NDArray[Any]) -> NDArray[Any]:
+    """The values at these rows, the others everywhere else."""
+    others[rows] = values
+    return others
+
+
 def _default_classes(labels: Sequence[str], inputs: Inputs) -> list[str]:
     if isinstance(inputs, Choices):  # the classes are the positions of the endings
         return [str(position) for position in range(inputs.endings.shape[1])]
     return distinct_classes(labels)
 
 
-def _read_labels(table: Table, names: list[str], classes: Sequence[str], *, by_index: bool) -> IntArray:
+def _read_labels(
+    table: Table, names: list[str], rows: NDArray[np.int64], classes: Sequence[str], *, by_index: bool
+) -> IntArray:
+    """The class indices of the labels at some rows of a table."""
     if not by_index and not set(names) & set(classes) and _all_integers(set(names)):
         raise InputError(
             f"labels are numbers ({names[0]}, …) where the classes are {list_names(classes)}",
@@ -233,6 +305,7 @@ def _read_labels(table: Table, names: list[str], classes: Sequence[str], *, by_i
     try:
         return labels_from_text(np.array(names), tuple(classes))
     except InputError as error:
+        error.row = None if error.row is None else int(rows[error.row])
         raise _located(error, table) from None
 
 

@@ -99,7 +99,7 @@ class Table:
         """Return a column as strings; a missing or blank value is an InputError."""
         values = self.values(name)
         for row, value in enumerate(values):
-            if value is None or value != value or not str(value).strip():
+            if is_blank(value):
                 raise self._missing_value(name, row)
         return [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values]
 
@@ -172,6 +172,26 @@ class Table:
         return InputError(
             f"{values[row]!r} in column {name!r} is not a number", remedy="fix the value or drop the row", **self.place(row)
         )
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether a cell of a table has no value: None, NaN, or nothing but spaces.
+
+    Parameters
+    ----------
+    value : Any
+        The cell.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> [is_blank(value) for value in (None, float("nan"), " ", 0, "no")]
+    [True, True, True, False, False]
+    """
+    return value is None or value != value or not str(value).strip()
 
 
 def table_kind(path: Path) -> str:
