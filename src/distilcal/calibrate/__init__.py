@@ -33,6 +33,7 @@ __all__ = [
     "Matrix",
     "Temperature",
     "Vector",
+    "calibrator_from_json",
     "cross_fitted",
     "fit_dirichlet",
     "fit_histogram",
@@ -126,12 +127,8 @@ def load_calibrator(path: str | Path) -> Calibrator:
     if path.suffix not in (".json", ".npz"):
         raise InputError("is neither .json nor .npz", source=str(path), remedy="give what Calibrator.save wrote")
     try:
-        head, numbers = _read_npz(path) if path.suffix == ".npz" else _read_json(path)
-        if head["format"] != FORMAT:
-            raise KeyError("format")
-        values = {name: _number_or_array(value) for name, value in numbers.items()}
-        report = _report_from_json(head["fit"])
-        calibrator = CALIBRATORS[head["kind"]](classes=tuple(head["classes"]), fit=report, **values)
+        head, numbers = _read_npz(path) if path.suffix == ".npz" else _split_json(json.loads(path.read_text(encoding="utf-8")))
+        calibrator = _build_calibrator(head, numbers)
     except FileNotFoundError:
         raise InputError("there is no such file", source=str(path)) from None
     except InputError:
@@ -143,6 +140,44 @@ def load_calibrator(path: str | Path) -> Calibrator:
     return calibrator
 
 
+def calibrator_from_json(content: dict[str, Any]) -> Calibrator:
+    """Return the calibrator whose ``to_json`` is given.
+
+    Parameters
+    ----------
+    content : dict
+        What ``Calibrator.to_json`` returned.
+
+    Returns
+    -------
+    Calibrator
+
+    Raises
+    ------
+    InputError
+        If it is something else.
+
+    Examples
+    --------
+    >>> report = FitReport(rows=50, nll_before=0.9, nll_after=0.8, converged=True)
+    >>> calibrator = Temperature(classes=("no", "yes"), fit=report, value=1.5)
+    >>> calibrator_from_json(calibrator.to_json()) == calibrator
+    True
+    """
+    try:
+        return _build_calibrator(*_split_json(content))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise InputError("this is not a calibrator", remedy="give what Calibrator.to_json returned") from None
+
+
+def _build_calibrator(head: dict[str, Any], numbers: dict[str, Any]) -> Calibrator:
+    if head["format"] != FORMAT:
+        raise KeyError("format")
+    values = {name: _number_or_array(value) for name, value in numbers.items()}
+    report = _report_from_json(head["fit"])
+    return CALIBRATORS[head["kind"]](classes=tuple(head["classes"]), fit=report, **values)
+
+
 def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     from distilcal.io.atomic import open_npz
 
@@ -151,10 +186,9 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         return head, {name: arrays[name] for name in arrays if name != "head"}
 
 
-def _read_json(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    head = {name: content.pop(name) for name in ("format", "kind", "classes", "fit")}
-    return head, content
+def _split_json(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    names = ("format", "kind", "classes", "fit")
+    return {name: content[name] for name in names}, {name: value for name, value in content.items() if name not in names}
 
 
 def _report_from_json(report: dict[str, Any]) -> FitReport:

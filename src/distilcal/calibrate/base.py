@@ -101,18 +101,29 @@ class Calibrator:
         from distilcal.io.atomic import atomic_write
 
         path = Path(path)
-        numbers = {name: value for name, value in vars(self).items() if name not in ("classes", "fit")}
-        head = {"format": FORMAT, "kind": self.kind, "classes": list(self.classes), "fit": _report_to_json(self.fit)}
         if path.suffix == ".json":
-            body = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in numbers.items()}
             with atomic_write(path) as file:
-                file.write(json.dumps({**head, **body}, indent=2).encode())
+                file.write(json.dumps(self.to_json(), indent=2).encode())
         elif path.suffix == ".npz":
-            arrays = {name: np.asarray(value) for name, value in numbers.items()}
+            arrays = {name: np.asarray(value) for name, value in self._numbers().items()}
             with atomic_write(path) as file:
-                np.savez(file, head=np.asarray(json.dumps(head)), **cast(Any, arrays))
+                np.savez(file, head=np.asarray(json.dumps(self._head())), **cast(Any, arrays))
         else:
             raise InputError(f"{path.name!r} is neither .json nor .npz", remedy="give a name that ends in one of them")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its kind, classes, report and numbers as JSON has them; ``calibrator_from_json`` reads them."""
+        numbers = self._numbers()
+        return {
+            **self._head(),
+            **{name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in numbers.items()},
+        }
+
+    def _head(self) -> dict[str, Any]:
+        return {"format": FORMAT, "kind": self.kind, "classes": list(self.classes), "fit": _report_to_json(self.fit)}
+
+    def _numbers(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("classes", "fit")}
 
 
 NO_FIT = FitReport(rows=0, nll_before=np.nan, nll_after=np.nan, converged=False)  # until `with_report` replaces it
