@@ -187,12 +187,8 @@ class Student:
         Predictions
         """
         logits = self.backend.compute_logits(data, on_progress)
-        labels = np.zeros(len(data), dtype=np.int64)
-        if data.labels is not None:
-            data = data.with_classes(self.classes)
-            assert data.labels is not None
-            labels = data.labels
-        predictions = Predictions(logits, labels, ids=data.ids, classes=self.classes, name=data.name)
+        matched = data if data.labels is None else data.with_classes(self.classes)
+        predictions = Predictions(logits, matched.labels, ids=data.ids, classes=self.classes, name=data.name)
         return predictions if self.calibrator is None else self.calibrator(predictions)
 
     def as_dataset(self, inputs: Any) -> Dataset:
