@@ -1,0 +1,166 @@
+"""Running the service with uvicorn, with limits on connections and on the time that clients may take."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from distilcal.errors import InputError
+from distilcal.inference import Student
+from distilcal.serve.app import MAX_REQUESTS, create_app
+
+HEAD_SECONDS = 10.0  # in which a client must have sent the head of a request
+KEEP_ALIVE_SECONDS = 5
+STOP_SECONDS = 10  # that running requests get after SIGTERM
+BACKLOG = 2048
+IDLE_CONNECTIONS = 256  # beside those of the requests under way
+
+
+class TimedHttp(H11Protocol):
+    """HTTP that closes a connection on which no whole head of a request arrives in time; uvicorn alone would wait forever."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock of the first request."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def on_response_complete(self) -> None:
+        """Start the clock of the next request."""
+        super().on_response_complete()
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._close_if_no_request)
+
+    def _close_if_no_request(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+def serve(
+    student: Student,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    max_requests: int = MAX_REQUESTS,
+    access_log: bool = False,
+    on_start: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> None:
+    """Serve a student over HTTP until the process is asked to stop.
+
+    SIGTERM and Ctrl+C let requests that run finish for up to ten seconds. A client has ten seconds for the head and ten for the
+    body of a request.
+
+    Parameters
+    ----------
+    student : Student
+        What ``distilcal.load`` returned.
+    host : str, default "127.0.0.1"
+        Address to listen on; the default is reached from this machine only.
+    port : int, default 8000
+        Port to listen on; 0 takes a free one.
+    max_requests : int, default 256
+        How many requests may be under way; more are refused with 503. There may be 256 idle connections beside them.
+    access_log : bool, default False
+        Whether to log a line for every request.
+    on_start : callable, optional
+        Called with the URL before the first request is answered.
+    **settings
+        Further arguments of `create_app`.
+
+    Raises
+    ------
+    InputError
+        If the address cannot be listened on, or the student cannot be served.
+    """
+    app = create_app(student, max_requests=max_requests, **settings)
+    with listen(host, port) as listener:
+        if on_start is not None:
+            shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
+            on_start(f"http://{shown}:{listener.getsockname()[1]}")
+        build_server(app, max_requests, access_log=access_log).run(sockets=[listener])
+
+
+def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: bool = False) -> uvicorn.Server:
+    """Return a server for an application, with limits on connections and times.
+
+    Parameters
+    ----------
+    app : FastAPI
+        What `create_app` returned.
+    max_requests : int, default 256
+        The application's limit; 256 more connections may be open.
+    access_log : bool, default False
+        Whether to log a line for every request.
+
+    Returns
+    -------
+    uvicorn.Server
+        Its ``run(sockets=[...])`` serves until ``should_exit`` is set or a signal comes.
+    """
+    config = uvicorn.Config(
+        app,
+        http=TimedHttp,
+        ws="none",
+        log_level="info" if access_log else "warning",
+        access_log=access_log,
+        server_header=False,
+        backlog=BACKLOG,
+        limit_concurrency=max_requests + IDLE_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    return uvicorn.Server(config)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Parameters
+    ----------
+    host : str
+        Name or address of this machine.
+    port : int
+        The port; 0 takes a free one.
+
+    Returns
+    -------
+    socket
+        Who connects to it is answered as soon as the server runs.
+
+    Raises
+    ------
+    InputError
+        If the address is not of this machine, or in use.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        problem = f"cannot listen on {host}, port {port}: {error.strerror}"
+        raise InputError(problem, remedy="choose another --port or --host") from None
+    return listener

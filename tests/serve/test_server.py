@@ -1,0 +1,135 @@
+"""A real server in a process of its own: how it starts and stops, and what it does with slow clients."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from urllib.parse import urlparse
+
+import numpy as np
+import pytest
+from served import fetch, length_student, post, server_in_thread, server_process, slow_student
+
+from distilcal.errors import InputError
+from distilcal.serve import app as app_module
+from distilcal.serve import server as server_module
+from distilcal.serve.server import listen, serve
+
+
+def connect(url):
+    address = urlparse(url)
+    return socket.create_connection((address.hostname, address.port), timeout=20)
+
+
+def test_requests_that_run_are_answered_before_it_stops():
+    with server_process("slow_student") as (url, process):
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(post(f"{url}/predict", {"texts": ["abc"]})))
+        client.start()
+        while fetch(f"{url}/health")[2]["pending"] < 1:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        client.join()
+        assert answers[0][0] == 200
+        assert process.wait(timeout=20) in (0, -signal.SIGTERM)
+        assert process.stderr.read() == ""
+
+
+def test_serving_imports_no_torch():
+    program = "import sys, distilcal.serve, distilcal.inference; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_missing_packages_are_named():
+    program = (
+        "import sys; sys.modules['fastapi'] = None\n"
+        "from distilcal.errors import MissingDependencyError\n"
+        "try:\n    import distilcal.serve\nexcept MissingDependencyError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "serving needs the package fastapi; pip install 'distilcal[serve]'\n"
+
+
+def test_an_address_in_use_is_one_clear_error():
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1, port {port}: Address already in use"):
+            serve(length_student(), port=port)
+    with pytest.raises(InputError, match="choose another --port or --host"):
+        listen("no.such.host.invalid", 0)
+
+
+def test_a_client_that_sends_no_head_is_disconnected(monkeypatch):
+    monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.3)
+    with server_in_thread(length_student()) as url:
+        with connect(url) as silent:
+            assert silent.recv(100) == b""
+        with connect(url) as dripping:
+            begun = time.monotonic()
+            closed = False
+            while not closed and time.monotonic() - begun < 10:
+                try:
+                    dripping.sendall(b"G")
+                    time.sleep(0.05)
+                except OSError:
+                    closed = True
+            assert closed
+        with connect(url) as client:  # the second request on a connection has a clock of its own
+            for _ in range(2):
+                client.sendall(b"GET /try.js HTTP/1.1\r\nHost: a\r\n\r\n")
+                assert client.recv(20).startswith(b"HTTP/1.1 200")
+                time.sleep(0.05)
+                while len(client.recv(65536)) == 65536:
+                    pass
+            client.sendall(b"GET")
+            assert client.recv(100) == b""
+
+
+def test_a_slow_request_is_not_cut_off_by_the_clock_of_its_head(monkeypatch):
+    monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.3)
+    with server_in_thread(slow_student()) as url:
+        assert post(f"{url}/predict", {"texts": ["a"]})[0] == 200
+
+
+def test_a_body_that_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.3)
+    with server_in_thread(length_student()) as url, connect(url) as client:
+        client.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{")
+        assert client.recv(100).startswith(b"HTTP/1.1 408")
+        assert fetch(f"{url}/health")[2]["pending"] == 0
+
+
+def test_invalid_http_is_refused(caplog):
+    with server_in_thread(length_student()) as url:
+        for head in (
+            b"nonsense\r\n\r\n",
+            b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+            b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 100_000,  # a head that does not end
+        ):
+            with connect(url) as client:
+                client.sendall(head)
+                assert client.recv(20).startswith(b"HTTP/1.1 400")
+        assert fetch(f"{url}/health")[0] == 200
+
+
+def test_many_clients_at_once_are_all_answered():
+    with server_in_thread(length_student(), threads=2) as url:
+        answers = []
+
+        def ask(number):
+            for _ in range(5):
+                status, _, content = post(f"{url}/predict", {"texts": ["a" * number]})
+                answers.append((status, content["predictions"][0]["probabilities"]["long"], 1 / (1 + np.exp(5.0 - number))))
+
+        clients = [threading.Thread(target=ask, args=(number,)) for number in range(40)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        assert len(answers) == 200
+        for status, got, expected in answers:
+            assert status == 200
+            assert got == pytest.approx(expected)
