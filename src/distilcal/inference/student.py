@@ -188,7 +188,7 @@ class Student:
         """
         logits = self.backend.compute_logits(data, on_progress)
         matched = data if data.labels is None else data.with_classes(self.classes)
-        predictions = Predictions(logits, matched.labels, ids=data.ids, classes=self.classes, name=data.name)
+        predictions = Predictions.from_logits(logits, matched.labels, ids=data.ids, classes=self.classes, name=data.name)
         return predictions if self.calibrator is None else self.calibrator(predictions)
 
     def as_dataset(self, inputs: Any) -> Dataset:
