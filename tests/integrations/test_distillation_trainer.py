@@ -1,123 +1,35 @@
 """DistillationTrainer: the numbers of our own loop, however a step is divided, and rows without labels or without a teacher."""
 
-import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tiny import config, reviews, save_model, sentences, tokenizer
+from distillation_cases import DATA, LOGITS, TEACHER, assert_same_weights, examples, student, train, train_both, weights
+from processes import launch
+from tiny import reviews, tokenizer
 from torch.nn.functional import cross_entropy
-from trainer_cases import settings
-from transformers import AutoModelForSequenceClassification, Trainer
+from transformers import Trainer
 
-import distilcal.training.loop
-from distilcal.config.schema import ModelSettings, TrainSettings
-from distilcal.integrations.transformers import DistillationTrainer, DynamicsCallback, loss_func
+from distilcal.config.schema import ModelSettings
+from distilcal.integrations.transformers import DynamicsCallback, loss_func
 from distilcal.losses import kd, mdca
 from distilcal.models import build_classifier
 from distilcal.predictions import Predictions
-from distilcal.training import fit
-from distilcal.training.schedule import epoch_batches
-from distilcal.views import build_term
-
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-NAMES = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
-
-
-def student(seed=0, **changes):
-    torch.manual_seed(seed)
-    return AutoModelForSequenceClassification.from_config(
-        config("bert", num_hidden_layers=1, **{**NO_DROPOUT, **NAMES, **changes})
-    )
-
-
-def examples(count=32, seed=0):
-    texts, labels = sentences(count, seed)
-    read = tokenizer()
-    return [{"id": f"r{i}", "label": int(labels[i] == "pos"), **read(texts[i])} for i in range(count)]
-
-
-DATA = examples()
-LOGITS = np.random.default_rng(1).normal(size=(32, 2)).astype(np.float32)
-TEACHER = Predictions(LOGITS, [0] * 32, ids=[f"r{i}" for i in range(32)], classes=["neg", "pos"])
-
-
-class Recorded(DistillationTrainer):
-    """Keeps the loss of each part of a step."""
-
-    def __init__(self, *args, **kwargs):
-        self.losses = []
-        super().__init__(*args, **kwargs)
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if model.training:
-            self.losses.append(float(loss.detach()))
-        return (loss, outputs) if return_outputs else loss
-
-
-def train(folder, *, model=None, data=DATA, named=None, resume=None, kind=Recorded, **changes):
-    changes = {"num_train_epochs": 1, "train_sampling_strategy": "sequential", **changes}
-    named = {"teacher": TEACHER, **(named or {})} if issubclass(kind, DistillationTrainer) else named
-    trainer = kind(
-        model or student(), settings(folder, **changes), train_dataset=data, processing_class=tokenizer(), **named or {}
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer
-
-
-def weights(trainer):
-    return {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
-
-
-def assert_same_weights(found, expected, atol=1e-6):
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
-
 
 # ---- the same as our own loop ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "terms", [{"cross_entropy": 0.1, "kd": {"weight": 0.9, "temperature": 2.0}}, {"cross_entropy": 1.0, "mdca": 0.5}]
+    "terms",
+    [{"cross_entropy": 0.1, "kd": {"weight": 0.9, "temperature": 2.0}}, {"cross_entropy": 1.0, "mdca": 0.5}],
+    ids="-".join,
 )
 def test_losses_and_weights_are_those_of_our_own_loop(tmp_path, monkeypatch, terms):
-    data = reviews(48, ids=np.array([f"r{i}" for i in range(48)]))
-    save_model(tmp_path / "model", labels=("neg", "pos"), num_hidden_layers=1, **NO_DROPOUT)
-    classifier = build_classifier(ModelSettings(name=str(tmp_path / "model"), head="keep"), data)
-    model = copy.deepcopy(classifier.network.model)
-    logits = np.random.default_rng(2).normal(size=(48, 2))
-    teacher = Predictions(logits[::-1], data.labels[::-1], ids=data.ids[::-1], classes=data.classes)
-
-    own_losses = []
-    add_gradient = distilcal.training.loop.add_gradient
-
-    def record(objective, *args):
-        losses = add_gradient(objective, *args)
-        own_losses.append(sum(t.weight * float(v) for t, v in zip(objective.terms, losses.values, strict=True)))
-        return losses
-
-    monkeypatch.setattr(distilcal.training.loop, "add_gradient", record)
-    built = []
-    for name, value in terms.items():
-        options = dict(value) if isinstance(value, dict) else {"weight": value}
-        built.append(build_term(name, options.pop("weight"), settings=options))
-    train_settings = TrainSettings(epochs=1, batch=8, lr=0.01, choose="last", precision="float32")
-    fit(classifier, data, data, built, train_settings, teacher=teacher, seed=3)
-
-    prepared = classifier.inputs.prepare(data)
-    order = np.concatenate(epoch_batches(48, prepared.lengths, 8, seed=3, epoch=0))
-    encoded = classifier.inputs.tokenizer(sentences(48, 0)[0])
-    rows = [
-        {"id": str(data.ids[i]), "label": int(data.labels[i])} | {name: value[i] for name, value in encoded.items()}
-        for i in order
-    ]
-    named = {"teacher": teacher, "terms": terms}
-    trainer = train(tmp_path / "trainer", model=model, data=rows, named=named, weight_decay=0.01)
-
-    assert len(own_losses) == 6
-    np.testing.assert_allclose(trainer.losses, own_losses, rtol=0, atol=1e-6)
-    assert_same_weights(weights(trainer), classifier.network.model.state_dict())
+    own_losses, losses, own_weights, found = train_both(tmp_path, monkeypatch, terms)
+    assert len(own_losses) == 12
+    np.testing.assert_allclose(losses, own_losses, rtol=0, atol=1e-6)
+    assert_same_weights(found, own_weights)
 
 
 def test_loss_func_trains_the_same_weights_as_terms(tmp_path):
@@ -150,6 +62,37 @@ def test_loss_func_in_parts_is_that_of_the_whole(tmp_path):
     changes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
     parts = train(tmp_path / "b", kind=Trainer, data=data, named=named, **changes)
     assert_same_weights(weights(parts), weights(whole))
+
+
+PROGRAM = """
+import sys
+import torch
+torch.set_num_threads(1)
+sys.path[:0] = sys.argv[2:3]
+from distillation_cases import DATA, train, weights
+data = [{**e, "label": -1} if i % 5 in (0, 1) else e for i, e in enumerate(DATA[:30])]
+trainer = train(sys.argv[1], data=data, per_device_train_batch_size=4, ddp_backend="gloo", logging_steps=1)
+assert trainer.args.world_size == 2
+torch.save([weights(trainer), trainer.state.log_history], f"{sys.argv[1]}/{trainer.args.process_index}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_of_four_train_the_weights_of_one_of_eight(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = launch([tmp_path / "program.py", tmp_path, Path(__file__).parents[1]], 2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    data = [{**e, "label": -1} if i % 5 in (0, 1) else e for i, e in enumerate(DATA[:30])]
+    data += data[:2]  # Accelerate fills up the last batch of the second process
+    teacher = Predictions(LOGITS[[*range(30), 0, 1]], ids=TEACHER.ids, classes=TEACHER.classes)
+    data = [{**e, "id": f"r{i}"} for i, e in enumerate(data)]
+    alone = train(tmp_path / "alone", data=data, named={"teacher": teacher}, logging_steps=1)
+    for rank in (0, 1):
+        found, logs = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert_same_weights(found, weights(alone), atol=2e-6)
+        for name in ("loss", "loss_cross_entropy", "loss_kd"):
+            expected = [entry[name] for entry in alone.state.log_history if name in entry]
+            np.testing.assert_allclose([entry[name] for entry in logs if name in entry], expected, atol=1e-5)
 
 
 def test_a_whole_batch_loss_sees_the_parts(tmp_path):
@@ -199,7 +142,7 @@ def test_a_teacher_is_found_by_id_and_its_classes_by_name(tmp_path, columns):
         named={"teacher": shuffled, "eval_dataset": data},
         remove_unused_columns=columns == "removed",
         train_sampling_strategy="random",
-        dataloader_num_workers=1,
+        dataloader_num_workers=int(columns == "removed"),
         eval_strategy="epoch",
     )
     expected = train(tmp_path / "b", train_sampling_strategy="random")
@@ -218,6 +161,8 @@ def test_a_teacher_that_is_a_model_is_run_on_the_students_inputs(tmp_path, kind)
         tokenizer().save_pretrained(tmp_path / "teacher")
         teacher = build_classifier(ModelSettings(name=str(tmp_path / "teacher"), head="keep"), reviews(4))
     data = [{k: v for k, v in e.items() if k != "id"} for e in DATA]
+    with_features = {"kd": 1.0, "rkd": 0.01, "crd": {"dim": 4, "negatives": 6}}
+    assert len(train(tmp_path / "c", data=data, named={"teacher": teacher, "terms": with_features}).losses) == 4
     live = train(tmp_path / "a", data=data, named={"teacher": teacher})
     looked_up = train(tmp_path / "b", named={"teacher": cached})
     assert_same_weights(weights(live), weights(looked_up), atol=1e-5)

@@ -168,7 +168,7 @@ def read_column(dataset: Any, names: Sequence[str]) -> NDArray[Any] | None:
         first = dataset[0] if dataset else None
         columns = first if isinstance(first, Mapping) else ()
     else:
-        columns = getattr(dataset, "column_names", None) or ()
+        columns = getattr(dataset, "column_names", ()) if hasattr(dataset, "__len__") else ()  # a stream is not read
     name = next((name for name in names if name in columns), None)
     if name is None:
         return None

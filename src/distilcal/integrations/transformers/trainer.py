@@ -200,8 +200,12 @@ class DistillationTrainer(Trainer):
         assert self.model is not None
         head = last_linear(self.model)[1]
         context: dict[str, Any] = {"classes": head.out_features, "features": head.in_features}
-        if has_length(self.train_dataset):
-            context["n_data"] = len(self.train_dataset)
+        if not has_length(self.train_dataset):
+            raise InputError(
+                "the training data is a stream, whose examples cannot be remembered by losses with a memory",
+                remedy="give a train_dataset with a length, or leave out " + ", ".join(MEMORY_LOSSES),
+            )
+        context["n_data"] = len(self.train_dataset)
         labels = read_column(self.train_dataset, (*self.label_names, *LABELS))
         if labels is not None:
             context["labels"] = torch.as_tensor(labels)
