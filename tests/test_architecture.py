@@ -16,6 +16,7 @@ ORDER = [
     "config",
     "softmax",
     "predictions",
+    "io.answers",
     "io.predictions",
     "metrics",
     "calibrate",

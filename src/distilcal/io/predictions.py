@@ -3,7 +3,8 @@
 A file tells what its numbers are: by the column prefix ``logit_`` or ``prob_`` (keys ``logits`` or ``probs``), or the caller
 names the ``unit``. Nothing is unpickled. Every fault is an InputError with file, line or row, and remedy.
 
-To add a format of tables, add it to ``distilcal.io.tables``; the columns are the same for all of them.
+To add a format of tables, add it to ``distilcal.io.tables``; the columns are the same for all of them. Lines that hold a
+language model's answers are read by ``distilcal.io.answers``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError
+from distilcal.io.answers import is_answer, read_answers
 from distilcal.io.atomic import atomic_write, open_npz
-from distilcal.io.tables import Place, Table, import_pyarrow, stream_table, write_csv
+from distilcal.io.tables import Place, Table, import_pyarrow, stream_records, stream_table, write_csv
 from distilcal.predictions import ROW_SUM_TOLERANCE, Predictions
 
 Unit = Literal["logits", "probs"]
@@ -42,11 +44,14 @@ def read_predictions(
     unit: Unit | None = None,
     name: str | None = None,
     tolerance: float = ROW_SUM_TOLERANCE,
+    classes: Sequence[str] | None = None,
     labelled: bool = False,
 ) -> Predictions:
     """Read predictions from a file.
 
-    Labels may be missing, in all rows or in some: a teacher's predictions need none.
+    Labels may be missing, in all rows or in some: a teacher's predictions need none. A .jsonl file may also hold answers of a
+    language model: ``top_logprobs``, or a ``label`` without scores, which is then the answer and not the true class; see
+    ``distilcal.io.answers``.
 
     Parameters
     ----------
@@ -59,6 +64,8 @@ def read_predictions(
         The name of the predictions. By default the one in the file, else the file's own name without its suffix.
     tolerance : float
         How far the probabilities of a row may be from summing to one, between 0 and 0.1.
+    classes : sequence of str, optional
+        The classes in this order. Answers may name some of them; other files must have all of them and no other.
     labelled : bool
         Whether to refuse a file in which a row has no label.
 
@@ -89,11 +96,15 @@ def read_predictions(
         raise InputError(f"tolerance {tolerance} is not between 0 and 0.1", remedy="normalise rows that are further off")
     _check_file(path)
     try:
-        if path.suffix.lower() == ".npz":
-            predictions = _read_npz(path, unit, tolerance)
-            lines: Sequence[int] = ()
-        else:
-            predictions, lines = _read_table_file(path, unit, tolerance)
+        predictions, lines = _read(path, unit, tolerance, classes)
+        if name is None and predictions.name == "predictions":
+            name = path.stem
+        if name is not None:
+            predictions = predictions.rename(
+                name.encode("utf-8", "replace").decode()
+            )  # a file name may hold bytes that are no text
+        if classes is not None:
+            predictions = predictions.reorder_classes(classes)
         if labelled:
             _check_labelled(predictions, lines)
     except InputError as error:
@@ -101,11 +112,7 @@ def read_predictions(
         raise
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", source=str(path), remedy="check the file") from None
-    if name is None and predictions.name == "predictions":
-        name = path.stem
-    if name is None:
-        return predictions
-    return predictions.rename(name.encode("utf-8", "replace").decode())  # a file name may hold bytes that are no text
+    return predictions
 
 
 def write_predictions(predictions: Predictions, path: str | Path) -> None:
@@ -169,6 +176,18 @@ def _unknown_suffix(verb: str, path: Path) -> InputError:
         source=str(path),
         remedy=f"give one of {', '.join(SUFFIXES)}",
     )
+
+
+def _read(path: Path, unit: Unit | None, tolerance: float, classes: Sequence[str] | None) -> tuple[Predictions, Sequence[int]]:
+    """Return the predictions of a file, and the line of each row where rows are lines."""
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return _read_npz(path, unit, tolerance), ()
+    if suffix == ".jsonl" and is_answer(next(stream_records(path), (0, {}))[1]):
+        if unit is not None:
+            raise InputError("it holds answers of a language model, whose unit is known", remedy=f"leave out --{unit}")
+        return read_answers(path, classes=classes), ()
+    return _read_table_file(path, unit, tolerance)
 
 
 def _check_labelled(predictions: Predictions, lines: Sequence[int]) -> None:

@@ -292,6 +292,26 @@ def stream_table(path: str | Path, *, quoted: bool = True, header: Sequence[str]
             yield from _stream_csv(path, delimiter="\t" if kind == ".tsv" else ",", quoted=quoted, header=header)
 
 
+def stream_records(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the objects of a .jsonl file one by one.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file; it may be compressed as .gz or .xz.
+
+    Yields
+    ------
+    line : int
+        The line of the object, from 1. Blank lines are left out.
+    record : dict
+        The object.
+    """
+    path = Path(path)
+    with _file_errors(path):
+        yield from _parse_jsonl(path)
+
+
 def write_csv(file: BinaryIO, rows: Iterable[Iterable[Any]], *, delimiter: str = ",") -> None:
     """Write rows to a binary file as UTF-8 CSV with Unix line ends.
 
@@ -369,18 +389,22 @@ def _stream_jsonl(path: Path) -> Iterator[Table]:
     records: list[dict[str, Any]] = []
     lines = array("q")
     first_row = 0
-    with _open_text(path) as file:
-        for number, text in enumerate(file, start=1):
-            if not text.strip():
-                continue  # a blank line
-            records.append(_parse_record(text, path, number))
-            lines.append(number)
-            if len(records) == CHUNK_ROWS:
-                yield _table_of_records(path, records, lines, first_row)
-                first_row += len(records)
-                records, lines = [], array("q")
+    for number, record in _parse_jsonl(path):
+        records.append(record)
+        lines.append(number)
+        if len(records) == CHUNK_ROWS:
+            yield _table_of_records(path, records, lines, first_row)
+            first_row += len(records)
+            records, lines = [], array("q")
     if records or not first_row:
         yield _table_of_records(path, records, lines, first_row)
+
+
+def _parse_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with _open_text(path) as file:
+        for number, text in enumerate(file, start=1):
+            if text.strip():  # else a blank line
+                yield number, _parse_record(text, path, number)
 
 
 def _table_of_records(path: Path, records: list[dict[str, Any]], lines: Sequence[int], first_row: int) -> Table:
