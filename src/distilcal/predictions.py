@@ -211,7 +211,7 @@ class Predictions:
         path : str or Path
             The file.
         **options
-            ``unit``, ``name``, ``tolerance`` and ``labelled`` of ``distilcal.io.predictions.read_predictions``.
+            ``unit``, ``name``, ``tolerance``, ``classes`` and ``labelled`` of ``distilcal.io.predictions.read_predictions``.
 
         Returns
         -------
@@ -332,6 +332,11 @@ class Predictions:
         if self.given_probs is None:
             return self._softmax.confidence
         return self.given_probs[np.arange(len(self)), self.predicted]
+
+    @cached_property
+    def one_hot(self) -> bool:
+        """Whether every row gives probability 1 to one class, as labels that come without a confidence do."""
+        return self.given_probs is not None and bool((self.given_probs.max(axis=1) == 1.0).all())
 
     @cached_property
     def correct(self) -> NDArray[np.bool_]:

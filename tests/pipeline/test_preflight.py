@@ -1,5 +1,7 @@
 """What a recipe's data, models, losses and files rule out is refused before anything is trained."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -150,6 +152,14 @@ def test_predictions_are_matched_by_id_and_class():
         check_predictions("api", predictions_of(splits.train, ids=None), splits)
     with pytest.raises(InputError, match="has the label '(neg|pos)' in the predictions of 'api' and '(neg|pos)' in train"):
         check_predictions("api", predictions_of(splits.train, labels=1 - splits.train.labels), splits)
-    same_ids = Splits(splits.train, splits.train.with_role("dev", name="dev"), splits.test)
+    same_rows = Splits(splits.train, splits.train.with_role("dev", name="dev"), splits.test)
+    check_predictions("api", predictions_of(splits.train), same_rows)  # an example that is in two splits is the same in both
+    other_rows = replace(vectors(60, 5), ids=splits.train.ids, name="dev")
+    same_ids = Splits(splits.train, other_rows, splits.test)
     with pytest.raises(InputError, match="is in train and in dev: the predictions of 'api' cannot tell them apart"):
         check_predictions("api", predictions_of(splits.train), same_ids)
+
+
+def test_predictions_without_labels_agree_with_any():
+    splits = splits_of(vectors)
+    check_predictions("api", predictions_of(splits.train, labels=None), splits)

@@ -15,6 +15,7 @@ from distilcal.predictions import Predictions
 from distilcal.softmax import BLOCK_ENTRIES
 
 IMPOSSIBLE = -1e150  # in place of a logit of -inf: its weight is 0 at any temperature, and not 0 · inf
+NO_CONFIDENCE = "every row gives probability 1 to one class: labels without a confidence have no temperature, T = 1 was kept"
 BOUNDS_FACTOR = 1e6  # default bounds reach this far beyond 1 and beyond the spread of the logits
 
 
@@ -81,6 +82,8 @@ def fit_temperature(
     """
     check_fit(predictions)
     problem = _TemperatureProblem(predictions)
+    if predictions.one_hot:
+        return problem.calibrator(1.0, converged=False, message=NO_CONFIDENCE)
     if grid is not None and problem.possible:
         points = _grid_points(*grid)
         best = _minimise_on_grid(problem, points)

@@ -117,6 +117,8 @@ def _show_plan(plan: Plan, folder: Path) -> None:
         click.echo(f"note: {examples} of {overlap.second} ({overlap.share:.1%}) also in {overlap.first}")
     for stage in plan.stages:
         click.echo(_stage_line(stage))
+        if stage.settings.predictions:
+            click.echo(f"{stage.name} has predictions of {stage.coverage(plan.splits)}")
     click.echo(f"results would go to {folder}")
 
 

@@ -8,7 +8,7 @@ To add a check of a stage: a function of a `StageToCheck` that raises `InputErro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from distilcal.losses import LOSSES, required_inputs
 from distilcal.models.image import build_image_network
 from distilcal.models.pretrained import resolve_model
 from distilcal.pipeline.encoders import encoder_config, layer_count
+from distilcal.pipeline.stage import Stage
 from distilcal.pipeline.views import stage_views
 from distilcal.predictions import Predictions
 from distilcal.views import MIXED, VIEWS, View, build_term
@@ -339,6 +340,33 @@ def _saved_layer_count(source: str) -> int:
 # ---- predictions in place of a model -----------------------------------------------------------------------------------
 
 
+def check_known_rows(stage: Stage, students: Sequence[StageSettings], splits: Splits) -> None:
+    """Refuse predictions in place of a teacher that cover too little of the data.
+
+    Parameters
+    ----------
+    stage : Stage
+        A model that is known by its predictions.
+    students : sequence of StageSettings
+        The stages that it teaches: each needs some rows of train, and rows of dev where the teacher's temperature is fitted.
+    splits : Splits
+        The data.
+
+    Raises
+    ------
+    InputError
+        If there are too few rows.
+    """
+    if students:
+        stage.known_predictions(splits.train)
+    known = int(stage.knows(splits.dev).sum())
+    if any(student.scale_teacher for student in students) and known < MIN_DEV_EXAMPLES:
+        raise InputError(
+            f"the predictions of {stage.name!r} have {known} of the {len(splits.dev)} rows of dev, too few for its temperature",
+            remedy=f"add predictions of dev, at least {MIN_DEV_EXAMPLES}, or set scale_teacher = false",
+        )
+
+
 def check_predictions(name: str, predictions: Predictions, splits: Splits) -> None:
     """Refuse predictions whose rows cannot be matched with the data.
 
@@ -354,11 +382,11 @@ def check_predictions(name: str, predictions: Predictions, splits: Splits) -> No
     Raises
     ------
     InputError
-        If there are no ids, if an id belongs to examples of two splits, or if labels disagree.
+        If there are no ids, if an id belongs to different examples of two splits, or if labels disagree.
     """
     if predictions.ids is None:
         raise InputError(f"the predictions of {name!r} have no ids", remedy="add an id column, the same as in the data")
-    split_of_id: dict[str, str] = {}
+    split_of_id: dict[str, tuple[str, str]] = {}
     for data in splits:
         has_prediction = np.isin(data.ids, predictions.ids)
         if not has_prediction.any():
@@ -368,11 +396,11 @@ def check_predictions(name: str, predictions: Predictions, splits: Splits) -> No
         _check_same_labels(name, predictions, predicted)
 
 
-def _check_ids_of_one_split(name: str, predicted: Dataset, split_of_id: dict[str, str]) -> None:
-    """Refuse an id that an earlier split has too, and note the ids of this one."""
-    for id_ in predicted.ids.tolist():
-        other = split_of_id.setdefault(id_, predicted.name)
-        if other != predicted.name:
+def _check_ids_of_one_split(name: str, predicted: Dataset, split_of_id: dict[str, tuple[str, str]]) -> None:
+    """Refuse an id that another example of an earlier split has too, and note the ids of this split with their content."""
+    for id_, content in zip(predicted.ids.tolist(), predicted.content_keys.tolist(), strict=True):
+        other, other_content = split_of_id.setdefault(id_, (predicted.name, content))
+        if other_content != content:
             raise InputError(
                 f"id {id_!r} is in {other} and in {predicted.name}: the predictions of {name!r} cannot tell them apart",
                 remedy="give every example of all splits an id of its own",
@@ -383,7 +411,7 @@ def _check_same_labels(name: str, predictions: Predictions, predicted: Dataset) 
     if predicted.labels is None:
         return
     theirs = predictions.reorder_classes(predicted.classes).select(predicted.ids)
-    different = (theirs.labels != predicted.labels) & theirs.is_labelled
+    different = (theirs.labels != predicted.labels) & theirs.is_labelled & (predicted.labels >= 0)
     if different.any():
         row = int(different.argmax())
         their_class = predicted.classes[theirs.labels[row]]

@@ -131,16 +131,11 @@ def _save_predictions(stage: Stage, recipe: Recipe, splits: Splits, folder: Path
         evaluated.insert(0, splits.train)
     predictions = {}
     for data in evaluated:
-        if stage.settings.predictions and not _has_rows(stage, data):
+        if not stage.knows(data).all():
             continue  # a teacher that is a predictions file may hold rows of the training data only
         predictions[data.name] = stage.predictions(data)
         predictions[data.name].save(folder / "predictions" / f"{data.name}.npz")
     return predictions
-
-
-def _has_rows(stage: Stage, data: Dataset) -> bool:
-    ids = stage.external_predictions.ids
-    return ids is not None and bool(np.isin(data.ids, ids).all())
 
 
 def _write_stage(stage: Stage, evaluation: SplitsEvaluation, test: Dataset, folder: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.locks import file_lock
 from distilcal.pipeline.logs import main_process_logger
-from distilcal.pipeline.preflight import check_recipe
+from distilcal.pipeline.preflight import check_known_rows, check_predictions, check_recipe
 from distilcal.pipeline.results import remove_results, write_results
 from distilcal.pipeline.stage import Stage, plan_stages
 from distilcal.pipeline.train import run_stage
@@ -77,6 +77,10 @@ def plan(recipe: Recipe, store: Path) -> Plan:
     splits = read_splits(recipe.data)
     check_recipe(recipe, splits)
     stages = plan_stages(recipe, splits, store)
+    for name, stage in stages.items():
+        if stage.settings.predictions:
+            check_predictions(name, stage.external_predictions, splits)
+            check_known_rows(stage, [other for other in recipe.stages.values() if other.teacher == name], splits)
     return Plan(splits, splits.overlaps(), list(stages.values()))
 
 
@@ -170,6 +174,9 @@ def _log_data(planned: Plan) -> None:
         logger.warning(
             "%s of %s (%.1f%%) also in %s", counted(overlap.rows, "example"), overlap.second, 100 * overlap.share, overlap.first
         )
+    for stage in planned.stages:
+        if stage.settings.predictions:
+            logger.info("%s has predictions of %s", stage.name, stage.coverage(planned.splits))
 
 
 def _warn_of_seen_data(recipe: Recipe) -> None:

@@ -113,9 +113,9 @@ def _check_same_inputs(stage: Stage, student: Classifier, teacher: Stage, *, see
 
 def _training_outputs(teacher: Stage, train: Dataset, names: tuple[str, ...]) -> tuple[Predictions | None, Features | None]:
     """The teacher's predictions and features on the training data, those of them that are named."""
+    if teacher.settings.predictions and "features" not in names:
+        return teacher.known_predictions(train), None
     outputs = teacher.outputs(train, names)
-    if teacher.settings.predictions:  # all its rows: a student finds its own by id
-        return teacher.external_predictions, None
     predictions, features = None, None
     if "logits" in outputs:
         assert train.labels is not None
@@ -125,8 +125,13 @@ def _training_outputs(teacher: Stage, train: Dataset, names: tuple[str, ...]) ->
     return predictions, features
 
 
-def _fit_teacher_temperature(stage: Stage, teacher: Stage, dev: Dataset) -> float:
-    fitted = fit_temperature(teacher.predictions(dev))
+def _fit_teacher_temperature(stage: Stage, teacher: Stage, dev: Dataset) -> float | None:
+    """The temperature of the teacher on dev; None for one whose answers have no confidence."""
+    predictions = teacher.known_predictions(dev) if teacher.settings.predictions else teacher.predictions(dev)
+    if predictions.one_hot:
+        logger.warning("%s: the answers of %s have no confidence, so no temperature is fitted", stage.name, teacher.name)
+        return None
+    fitted = fit_temperature(predictions)
     logger.info("%s: the teacher's logits are divided by %.3f, its temperature on dev", stage.name, fitted.value)
     if fitted.fit is not None and not fitted.fit.converged:
         logger.warning("%s: this temperature is doubtful: %s", stage.name, fitted.fit.message)
