@@ -16,5 +16,5 @@ def run(tmp_path_factory):
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     command("distill", "--train", folder / "train.csv", "--teacher", folder / "encoder", "--ood", folder / "other.csv",
             "--out", folder / "run", "--store", folder / "store", "--epochs", "5", "--batch", "16",
-            "--lr", "0.01", "--accuracy", "0.7", "--max-length", "12")  # fmt: skip
+            "--no-alone", "--lr", "0.01", "--accuracy", "0.7", "--max-length", "12")  # fmt: skip
     return folder / "run"

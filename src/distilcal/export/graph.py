@@ -143,7 +143,15 @@ def trace_logits(classifier: Classifier, *, image_size: tuple[int, int] = (32, 3
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"torch cannot export this network: {reason}", remedy="ship it with save_pretrained") from None
     assert program is not None
-    return program.model_proto
+    return _without_traces(program.model_proto)
+
+
+def _without_traces(model: Any) -> Any:
+    """Drop the stack traces that the tracer leaves at every node: they are larger than small networks and name local files."""
+    for part in (*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    return model
 
 
 def _example_tensors(classifier: Classifier, image_size: tuple[int, int]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from distilcal.config.schema import ModelSettings
 from distilcal.data import Dataset
 from distilcal.data.splits import read_splits
 from distilcal.errors import InputError
+from distilcal.export.report import ExportReport
 from distilcal.inference import Student
 from distilcal.inference.student import OnProgress
 from distilcal.io.atomic import read_json
@@ -100,6 +101,49 @@ class TorchStudent(Student):
     def classifier(self) -> Classifier:
         """The network with its inputs and class names."""
         return self.backend.classifier
+
+    def export_onnx(
+        self,
+        path: str | Path,
+        *,
+        int8: bool = False,
+        max_drop: float = 0.5,
+        dev: Dataset | None = None,
+        test: Dataset | None = None,
+    ) -> ExportReport:
+        """Export as an ONNX file whose output is calibrated probabilities; `distilcal.inference.onnx.load_onnx` reads it.
+
+        The tokenizer is written beside it as ``STEM.tokenizer.json``, the report as ``STEM.report.json``. With ``int8`` dev is
+        predicted again with the quantised file, the calibrator fitted to that, and the file compared with the float one on
+        test.
+
+        Parameters
+        ----------
+        path : str or Path
+            The .onnx to write. An existing file is replaced when the new one is complete.
+        int8 : bool, default False
+            Whether weights are in 8 bits: a quarter of the size, and faster.
+        max_drop : float, default 0.5
+            Percentage points of test accuracy that 8 bits may cost: a larger loss is a warning, one whose 95 % interval lies
+            above it an error, and then the float file is kept as ``STEM.float.onnx``.
+        dev, test : Dataset, optional
+            Labelled data; by default those of the student's run. Without a run, ``int8`` needs ``dev``.
+
+        Returns
+        -------
+        ExportReport
+            Size, speed, accuracy and calibration before and after; print it.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written, data are missing, or 8 bits cost too much.
+        MissingDependencyError
+            If onnx, onnxscript or onnxruntime is not installed.
+        """
+        from distilcal.export.onnx_file import write_onnx
+
+        return write_onnx(self, Path(path), int8=int8, max_drop=max_drop, dev=dev, test=test)
 
 
 def as_student(
