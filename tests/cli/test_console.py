@@ -50,11 +50,11 @@ def test_a_terminal_shows_a_bar_below_the_lines(capsys, monkeypatch):
         console.show_progress("teacher", step(0, 1))
         console.show_progress("student", step(1, 3))
         logger.info("kept epoch 2")
-        assert console._bar is None
+        assert console.bars.bar is None
         console.show_progress("student", step(1, 4))
-        assert console._bar.tasks[0].description.startswith("student epoch 2/2 kd 0.250")
-        assert (console._bar.tasks[0].completed, console._bar.tasks[0].total) == (8, 8)
-    assert console._bar is None
+        assert console.bars.bar.progress.tasks[0].description.startswith("student epoch 2/2 kd 0.250")
+        assert (console.bars.bar.progress.tasks[0].completed, console.bars.bar.progress.tasks[0].total) == (8, 8)
+    assert console.bars.bar is None
     printed = capsys.readouterr().err
     assert "student epoch 2/2 kd 0.250" in printed
     assert "kept epoch 2\n" in printed

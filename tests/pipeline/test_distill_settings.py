@@ -1,7 +1,10 @@
 """The settings of `distilcal distill`, and the recipes that they stand for."""
 
+from inspect import signature
+
 import pytest
 
+from distilcal.api import distill
 from distilcal.cli.train import distill_command
 from distilcal.errors import InputError
 
@@ -13,6 +16,7 @@ from tiny import save_model
 from distilcal.pipeline.distill import DistillSettings, recipe_for_distillation
 
 OF_THE_COMMAND = {"out", "store", "changes", "dry_run"}  # where and how it runs, not what
+OF_THE_FUNCTION = {*OF_THE_COMMAND, "column_mapping", "progress"}
 
 
 def test_names_and_defaults_are_those_of_the_options():
@@ -20,6 +24,13 @@ def test_names_and_defaults_are_those_of_the_options():
     flags = {name: value for name, value in options.items() if name not in OF_THE_COMMAND}
     assert set(DistillSettings.model_fields) == {*flags, "name"}
     assert DistillSettings(**flags) == DistillSettings(train="t.csv", teacher="m")
+
+
+def test_names_and_defaults_are_those_of_the_function():
+    parameters = {name: p.default for name, p in signature(distill).parameters.items() if name not in OF_THE_FUNCTION}
+    assert list(parameters) == list(DistillSettings.model_fields)
+    values = {**parameters, "train": "t.csv", "teacher": "m"}
+    assert DistillSettings(**values) == DistillSettings(train="t.csv", teacher="m")
 
 
 def test_lists_are_read_from_text():

@@ -34,7 +34,7 @@ def refused(place, tmp_path, *arguments):
             ["--train", "train.csv", "--teacher", "strange.csv", "--student", "encoder"],
             "has classes 'up', 'down', not 'neg', 'pos'",
         ),
-        (["--train", "train.csv", "--teacher", "full.csv"], "name a --student"),
+        (["--train", "train.csv", "--teacher", "full.csv"], "name a student (--student)"),
         (["--train", "train.csv", "--teacher", "encoder", "--student", "./no-such-folder"], "no such folder"),
         (["--train", "no.csv", "--teacher", "encoder"], "no such file"),
         (["--train", "train.csv", "--teacher", "encoder", "--layers", "0,x"], "layers: '0,x' is not a list of numbers"),

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from distilcal.report.progress import TrainingBars
+from distilcal.report.progress import counting_bar as counting_bar
 
+if TYPE_CHECKING:
     from distilcal.training import TrainingProgress
 
 
@@ -26,47 +27,16 @@ class ConsoleHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bar: Progress | None = None
-        self._stage = ""
+        self.bars = TrainingBars()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stop_bar()
+        self.bars.stop()
         prefix = "note: " if record.levelno >= logging.WARNING else ""
         click.echo(prefix + self.format(record), err=True)
 
     def show_progress(self, stage: str, progress: TrainingProgress) -> None:
         """Show the parts of the loss, the speed and the time left; nothing where standard error is no terminal."""
-        if not sys.stderr.isatty():
-            return
-        if self._bar is None or self._stage != stage:
-            self.stop_bar()
-            self._bar, self._stage = _training_bar(stage), stage
-        losses = " ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
-        task = self._bar.tasks[0]
-        speed = f" {task.speed:.1f} steps/s" if task.speed else ""
-        self._bar.update(
-            task.id,
-            total=progress.epochs * progress.steps,
-            completed=progress.epoch * progress.steps + progress.step,
-            description=f"{stage} epoch {progress.epoch + 1}/{progress.epochs} {losses}{speed}",
-        )
-
-    def stop_bar(self) -> None:
-        """Remove the bar from the terminal."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-
-def _training_bar(stage: str) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    bar.add_task(stage, total=None)
-    bar.start()
-    return bar
+        self.bars.show(stage, progress)
 
 
 @contextmanager
@@ -81,7 +51,7 @@ def log_to_console() -> Iterator[ConsoleHandler]:
     try:
         yield handler
     finally:
-        handler.stop_bar()
+        handler.bars.stop()
         logger.removeHandler(handler)
         logger.setLevel(level)
 
@@ -89,20 +59,6 @@ def log_to_console() -> Iterator[ConsoleHandler]:
 def is_main_process() -> bool:
     """Whether this is the first of the processes that a launcher started, or the only one."""
     return os.environ.get("RANK", "0") == "0"
-
-
-@contextmanager
-def counting_bar(description: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar over a known number of examples: a callback of (done, total); None where standard error is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

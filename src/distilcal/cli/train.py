@@ -12,8 +12,8 @@ from distilcal.cli.options import FOLDER, dry_option, set_option, store_option
 
 if TYPE_CHECKING:
     from distilcal.config.schema import Recipe
-    from distilcal.pipeline import Plan
-    from distilcal.pipeline.stage import Stage
+
+DEFAULT_OUT = Path("runs") / "distilled"
 
 
 @click.command("run")
@@ -47,6 +47,7 @@ def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes:
 @click.option("--dev", default="", help="Development data.  [default: a tenth of train]")
 @click.option("--test", default="", help="Test data.  [default: a fifth of train]")
 @click.option("--ood", multiple=True, help="Data from another domain; may be given more than once.")
+@click.option("--classes", help="Classes in order, as neg,pos.  [default: as found in train]")
 @click.option("--text", default="", help="Column of texts.")
 @click.option("--pair", default="", help="Column of second texts.")
 @click.option("--choices", default="", help="Columns of choices, as a,b,c, or one that holds lists; --text is then the prompt.")
@@ -78,12 +79,16 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     The recipe is written into the run's folder, to be changed and run again.
     """
     let_threads_sleep()
-    from distilcal.pipeline.distill import DistillSettings, recipe_for_distillation
+    from distilcal.api import distill
 
-    if out is not None:
-        flags["name"] = out.resolve().name
-    recipe = recipe_for_distillation(DistillSettings(**flags), changes)
-    run_and_show(recipe, out, store, dry_run)
+    with plain_warnings():
+        if dry_run:
+            click.echo(distill(**flags, out=out, store=store, changes=changes, dry_run=True))
+            click.echo(f"results would go to {out or DEFAULT_OUT}")
+            return
+        with log_to_console() as console:
+            result = distill(**flags, out=out, store=store, changes=changes, progress=console.show_progress)
+    show_run(result.folder)
 
 
 def run_and_show(recipe: Recipe, out: Path | None, store: Path, dry_run: bool) -> None:
@@ -93,45 +98,22 @@ def run_and_show(recipe: Recipe, out: Path | None, store: Path, dry_run: bool) -
         from distilcal.pipeline import plan, run_recipe
 
         if dry_run:
-            _show_plan(plan(recipe, store), folder)
+            click.echo(plan(recipe, store))
+            click.echo(f"results would go to {folder}")
             return
         with log_to_console() as console:
             run_recipe(recipe, folder, store, on_progress=console.show_progress)
-        if not is_main_process():
-            return
-        from distilcal.report.runs import show_runs
-        from distilcal.runs import read_run, summarise_runs
+    show_run(folder)
 
+
+def show_run(folder: Path) -> None:
+    """Print the results of a finished run, and what to do next."""
+    if not is_main_process():
+        return
+    from distilcal.report.runs import show_runs
+    from distilcal.runs import read_run, summarise_runs
+
+    with plain_warnings():
         show_runs(summarise_runs([read_run(folder)]))
     click.echo(f"Wrote {folder}: report.html to look at, a model in every stage's folder.")
     click.echo(f"Next: distilcal predict {folder} new.csv -o labelled.csv")
-
-
-def _show_plan(plan: Plan, folder: Path) -> None:
-    from distilcal.selective import counted
-
-    counts = ", ".join(f"{data.name} {len(data):,}" for data in plan.splits)
-    click.echo(f"data: {counts}; {len(plan.splits.train.classes)} classes")
-    for overlap in plan.overlaps:
-        examples = counted(overlap.rows, "example")
-        click.echo(f"note: {examples} of {overlap.second} ({overlap.share:.1%}) also in {overlap.first}")
-    for stage in plan.stages:
-        click.echo(_stage_line(stage))
-        if stage.settings.predictions:
-            click.echo(f"{stage.name} has predictions of {stage.coverage(plan.splits)}")
-    click.echo(f"results would go to {folder}")
-
-
-def _stage_line(stage: Stage) -> str:
-    settings = stage.settings
-    if settings.predictions:
-        state = f"known by its predictions ({', '.join(settings.predictions)})"
-    elif not settings.terms:
-        state = "used as it stands"
-    elif stage.done:
-        state = "in the store"
-    else:
-        state = f"would train {settings.train.epochs} epochs"
-    teacher = f", taught by {settings.teacher}" if settings.teacher else ""
-    terms = f": {', '.join(map(str, settings.terms))}" if settings.terms else ""
-    return f"{stage.name}: {state}{teacher}{terms} [{stage.key}]"

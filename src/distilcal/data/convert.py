@@ -293,17 +293,17 @@ def _class_names(data: Any, label: str) -> tuple[str, ...]:
     categories = getattr(getattr(data[label], "dtype", None), "categories", None)
     if categories is None or not hasattr(categories, "__len__") or not len(categories):
         return ()
-    return tuple(_label_text(name) or "" for name in _values(categories))
+    return tuple(label_text(name) or "" for name in _values(categories))
 
 
 def _label_texts(labels: Sequence[Any], names: Sequence[str] = ()) -> list[str | None]:
     """Return labels as names of classes, None where there is no label. Where there are names, a number is the index of one."""
     if not names:
-        return [_label_text(label) for label in labels]
+        return [label_text(label) for label in labels]
     is_name = set(names)
     converted = []
     for row, label in enumerate(labels):
-        text = _label_text(label)
+        text = label_text(label)
         if text is None or text in is_name:
             converted.append(text)
         elif text == "-1":  # Hugging Face's sign for no label
@@ -315,7 +315,24 @@ def _label_texts(labels: Sequence[Any], names: Sequence[str] = ()) -> list[str |
     return converted
 
 
-def _label_text(label: Any) -> str | None:
+def label_text(label: Any) -> str | None:
+    """Return a label as the name of a class.
+
+    Parameters
+    ----------
+    label : object
+        A text, a number or a bool.
+
+    Returns
+    -------
+    str, optional
+        None where there is no label: None, NaN or an empty text.
+
+    Examples
+    --------
+    >>> label_text(2.0), label_text(True), label_text(float("nan"))
+    ('2', 'True', None)
+    """
     if isinstance(label, np.generic):
         label = label.item()
     if label is None or type(label).__name__ in NOT_A_NUMBER:

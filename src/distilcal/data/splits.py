@@ -232,7 +232,7 @@ def _read_source(
             raise InputError("this example has no label", source=source, row=row, remedy="label it, or leave it out")
         return data if classes is None else data.with_classes(classes)
     if source.startswith(BENCHMARK_PREFIX):
-        return _read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
+        return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
     # The order in which labels are numbered is known only if the user listed the classes.
     return read_dataset(
         source,
@@ -249,7 +249,7 @@ def _read_unlabelled(source: str, settings: DataSettings, loaded: Mapping[str, D
     if source in loaded:
         return loaded[source]
     if source.startswith(BENCHMARK_PREFIX):
-        return _read_benchmark(source.removeprefix(BENCHMARK_PREFIX), "train", None)
+        return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), "train", None)
     return read_unlabelled(source, columns=_columns(settings), size=settings.size or None)
 
 
@@ -264,7 +264,23 @@ def _columns(settings: DataSettings) -> Columns:
     )
 
 
-def _read_benchmark(name: str, role: Role, classes: Sequence[str] | None) -> Dataset:
+def read_benchmark(name: str, role: Role, classes: Sequence[str] | None) -> Dataset:
+    """Return the split of a benchmark that serves as training, dev, test or out-of-domain data.
+
+    Parameters
+    ----------
+    name : str
+        The benchmark.
+    role : {"train", "dev", "test", "ood"}
+        What the data are for.
+    classes : sequence of str, optional
+        The classes in order; by default the benchmark's own.
+
+    Returns
+    -------
+    Dataset
+        Named after the benchmark.
+    """
     splits = load_benchmark(name)
     data = next(splits[split] for split in SUBSTITUTES[role] if split in splits)
     if classes is not None:

@@ -7,8 +7,9 @@ is fitted on dev, and the student minimises 0.1 · cross-entropy + 0.9 · KD at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -22,6 +23,7 @@ from distilcal.io.predictions import SUFFIXES
 from distilcal.pipeline.encoders import encoder_config, has_classification_head, layer_count
 from distilcal.runs import main_stage
 
+Configs = Mapping[str, Mapping[str, Any]]  # config.json of models that are not on disk yet
 CROSS_ENTROPY = TermSettings(loss="cross_entropy")
 TEACHER_TERMS = (CROSS_ENTROPY, TermSettings(loss="mdca"))
 STUDENT_TERMS = (
@@ -50,6 +52,7 @@ class DistillSettings(Settings):
     dev: str = Field(default="", description="Development data; empty: a tenth of `train`.")
     test: str = Field(default="", description="Test data; empty: a fifth of `train`.")
     ood: ListOf[str] = Field(default=(), description="Data of other domains to test on.")
+    classes: ListOf[str] = Field(default=(), description="Names of the classes, in order; empty: as found in `train`.")
     text: str = Field(default="", description="Column of texts; empty: the usual names.")
     pair: str = Field(default="", description="Column of second texts.")
     choices: ListOf[str] = Field(default=(), description="Columns of choices, or one that holds lists; `text` is the prompt.")
@@ -70,7 +73,7 @@ class DistillSettings(Settings):
     alone: bool = Field(default=True, description="Also train the student without its teacher, to compare.")
     name: str = Field(default="distilled", description="Name of the run.")
 
-    @field_validator("choices", "teacher_labels", mode="before")
+    @field_validator("classes", "choices", "teacher_labels", mode="before")
     @classmethod
     def split_names(cls, value: Any) -> Any:
         """Accept ``a,b,c`` for a list of names, and nothing for an empty one."""
@@ -92,7 +95,9 @@ class DistillSettings(Settings):
             raise InputError(f"{value!r} is not a list of numbers", remedy="write them as 0,2,4") from None
 
 
-def recipe_for_distillation(settings: DistillSettings, changes: Sequence[str] = ()) -> Recipe:
+def recipe_for_distillation(
+    settings: DistillSettings, changes: Sequence[str] = (), configs: Configs = MappingProxyType({})
+) -> Recipe:
     """Build the recipe of ``distilcal distill``: a teacher, a student, and the student alone to compare with.
 
     Parameters
@@ -101,6 +106,9 @@ def recipe_for_distillation(settings: DistillSettings, changes: Sequence[str] = 
         Data, teacher, student and training.
     changes : sequence of str
         Changes to the recipe such as ``stages.student.train.epochs=5``.
+    configs : mapping of str to mapping
+        Teachers and students that are written later: the configuration of a model by its folder, and an empty one by the file
+        of predictions.
 
     Returns
     -------
@@ -108,8 +116,8 @@ def recipe_for_distillation(settings: DistillSettings, changes: Sequence[str] = 
         With the stages ``teacher``, ``student`` and, unless it is left out, ``alone``.
     """
     train = TrainSettings(epochs=settings.epochs, batch=settings.batch, lr=settings.lr)
-    teacher = _teacher_stage(settings, train)
-    student = _student_model(settings, teacher)
+    teacher = _teacher_stage(settings, train, configs)
+    student = _student_model(settings, teacher, configs)
     stages = {"teacher": teacher}
     if settings.alone:
         stages["alone"] = StageSettings(model=student, terms=(CROSS_ENTROPY,), train=train)
@@ -132,6 +140,7 @@ def _data_settings(settings: DistillSettings) -> DataSettings:
         dev=settings.dev,
         test=settings.test,
         ood=settings.ood,
+        classes=settings.classes,
         text=settings.text,
         pair=settings.pair,
         choices=settings.choices,
@@ -141,30 +150,34 @@ def _data_settings(settings: DistillSettings) -> DataSettings:
     )
 
 
-def _teacher_stage(settings: DistillSettings, train: TrainSettings) -> StageSettings:
+def _teacher_stage(settings: DistillSettings, train: TrainSettings, configs: Configs) -> StageSettings:
     """Return the stage of a teacher: its predictions, a trained model as it is, or an encoder to be trained."""
     if Path(settings.teacher).suffix.lower() in SUFFIXES:
-        if not Path(settings.teacher).exists():
+        if settings.teacher not in configs and not Path(settings.teacher).exists():
             raise InputError("there is no such file", source=settings.teacher, remedy="check the path")
         return StageSettings(predictions=(settings.teacher,))
     source = _model_source(settings.teacher)
-    if has_classification_head(encoder_config(source)):
+    if has_classification_head(_config(source, configs)):
         model = ModelSettings(name=source, head="keep", labels=settings.teacher_labels, max_length=settings.max_length)
         return StageSettings(model=model)
     model = ModelSettings(name=source, head="new", max_length=settings.max_length)
     return StageSettings(model=model, terms=TEACHER_TERMS, train=train)
 
 
-def _student_model(settings: DistillSettings, teacher: StageSettings) -> ModelSettings:
+def _student_model(settings: DistillSettings, teacher: StageSettings, configs: Configs) -> ModelSettings:
     """Return the student's network: the one that is named, or every second layer of the teacher."""
     if settings.student is not None:
         source, layers = _model_source(settings.student), settings.layers
     elif teacher.predictions:
-        raise InputError("a teacher known by its predictions has no layers for a student", remedy="name a --student")
+        raise InputError("a teacher known by its predictions has no layers for a student", remedy="name a student (--student)")
     else:
         source = teacher.model.name
-        layers = settings.layers or tuple(range(0, layer_count(encoder_config(source)), 2))
+        layers = settings.layers or tuple(range(0, layer_count(_config(source, configs)), 2))
     return ModelSettings(name=source, layers=layers, head="new", max_length=settings.max_length)
+
+
+def _config(source: str, configs: Configs) -> Mapping[str, Any]:
+    return configs[source] if source in configs else encoder_config(source)
 
 
 def _model_source(source: str) -> str:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from distilcal import __version__
 from distilcal.config.loading import to_toml
 from distilcal.config.schema import Recipe
+from distilcal.data import Dataset
 from distilcal.data.splits import Overlap, Splits, read_splits
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
@@ -58,8 +61,27 @@ class Plan:
     overlaps: list[Overlap]
     stages: list[Stage]
 
+    def __str__(self) -> str:
+        """Return the data and the stages in lines."""
+        counts = ", ".join(f"{data.name} {len(data):,}" for data in self.splits)
+        lines = [f"data: {counts}; {len(self.splits.train.classes)} classes"]
+        for overlap in self.overlaps:
+            examples = counted(overlap.rows, "example")
+            lines.append(f"note: {examples} of {overlap.second} ({overlap.share:.1%}) also in {overlap.first}")
+        for stage in self.stages:
+            lines.append(_stage_line(stage))
+            if stage.settings.predictions:
+                lines.append(f"{stage.name} has predictions of {stage.coverage(self.splits)}")
+        return "\n".join(lines)
 
-def plan(recipe: Recipe, store: Path) -> Plan:
+
+def plan(
+    recipe: Recipe,
+    store: Path,
+    *,
+    loaded: Mapping[str, Dataset] = MappingProxyType({}),
+    prepare: Callable[[Splits], None] | None = None,
+) -> Plan:
     """Read the data of a recipe, check its stages against them, and find out which are in the store. Trains nothing.
 
     Parameters
@@ -68,13 +90,19 @@ def plan(recipe: Recipe, store: Path) -> Plan:
         The recipe.
     store : Path
         Where trained stages are.
+    loaded : mapping of str to Dataset
+        Sources of the recipe that are in memory and need not be read.
+    prepare : callable, optional
+        Called with the data before the stages are checked, to write files that the recipe names.
 
     Raises
     ------
     InputError
         If the recipe could not be run to its end.
     """
-    splits = read_splits(recipe.data)
+    splits = read_splits(recipe.data, loaded)
+    if prepare is not None:
+        prepare(splits)
     check_recipe(recipe, splits)
     stages = plan_stages(recipe, splits, store)
     for name, stage in stages.items():
@@ -89,6 +117,8 @@ def run_recipe(
     folder: Path,
     store: Path,
     *,
+    loaded: Mapping[str, Dataset] = MappingProxyType({}),
+    prepare: Callable[[Splits], None] | None = None,
     on_progress: Callable[[str, TrainingProgress], None] | None = None,
     on_epoch: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> Path:
@@ -102,6 +132,10 @@ def run_recipe(
         The folder of the run; created if it does not exist, results of an earlier run in it are replaced.
     store : Path
         Where trained stages and cached outputs are kept: stages that are in it are not trained again.
+    loaded : mapping of str to Dataset
+        Sources of the recipe that are in memory and need not be read.
+    prepare : callable, optional
+        Called in the main process with the data before the stages are checked, to write files that the recipe names.
     on_progress : callable, optional
         Called in the main process with the name of a stage and how far its training is.
     on_epoch : callable, optional
@@ -115,17 +149,29 @@ def run_recipe(
     Raises
     ------
     InputError
-        If the recipe cannot be run, before anything is trained.
+        If the recipe cannot be run, before anything is trained. A folder that was created for it is removed again.
     StoreError
         If another run works in the folder.
     """
     processes = ProcessGroup()
     if folder.exists() and not folder.is_dir():
         raise InputError("this is a file", source=str(folder), remedy="give the folder of a run")
+
+    def prepare_first(splits: Splits) -> None:
+        with processes.main_process_first():
+            if prepare is not None and processes.is_main_process:
+                prepare(splits)
+
+    created = _first_missing(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lock = file_lock(folder / ".lock", busy=f"another run is working in {folder}")
     with lock if processes.is_main_process else nullcontext():
-        planned = plan(recipe, store)
+        try:
+            planned = plan(recipe, store, loaded=loaded, prepare=prepare_first)
+        except InputError:
+            if created is not None:
+                shutil.rmtree(created, ignore_errors=True)
+            raise
         _log_data(planned)
         _warn_of_seen_data(recipe)
         if processes.is_main_process:
@@ -143,6 +189,21 @@ def run_recipe(
             write_runs_page(summarise_runs([read_run(folder)]), folder / "report.html")
         processes.wait_for_everyone()
     return folder
+
+
+def _stage_line(stage: Stage) -> str:
+    settings = stage.settings
+    if settings.predictions:
+        state = f"known by its predictions ({', '.join(settings.predictions)})"
+    elif not settings.terms:
+        state = "used as it stands"
+    elif stage.done:
+        state = "in the store"
+    else:
+        state = f"would train {settings.train.epochs} epochs"
+    teacher = f", taught by {settings.teacher}" if settings.teacher else ""
+    terms = f": {', '.join(map(str, settings.terms))}" if settings.terms else ""
+    return f"{stage.name}: {state}{teacher}{terms} [{stage.key}]"
 
 
 def environment() -> dict[str, Any]:
@@ -165,6 +226,12 @@ def environment() -> dict[str, Any]:
         "packages": packages,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _first_missing(folder: Path) -> Path | None:
+    """The outermost folder that has to be created for this one; None if it exists."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    return missing[-1] if missing else None
 
 
 def _log_data(planned: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import TextIO
 
 from rich.console import Console
 from rich.padding import Padding
@@ -21,9 +22,19 @@ class ReportConsole(Console):
         raise BrokenPipeError
 
 
-def build_console() -> Console:
-    """Return a console on standard output, of a fixed width where that is not a terminal."""
-    return ReportConsole(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+def build_console(file: TextIO | None = None) -> Console:
+    """Return a console on standard output, of a fixed width where that is not a terminal.
+
+    Parameters
+    ----------
+    file : text file, optional
+        Where to print in place of standard output, in its width.
+
+    Returns
+    -------
+    rich.console.Console
+    """
+    return ReportConsole(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH, file=file)
 
 
 def prose_width(console: Console) -> int:

@@ -234,6 +234,36 @@ def render_runs(summary: RunSummary) -> str:
     )
 
 
+def render_summary(summary: RunSummary) -> str:
+    """Return the tables, the sentences and the main model's reliability on test as HTML, to be shown within a page.
+
+    Parameters
+    ----------
+    summary : RunSummary
+        One or several runs.
+
+    Returns
+    -------
+    str
+    """
+    main = summary.main
+    states = main.run.diagrams.get(main.stage, {}).get("test", {})
+    diagrams = [
+        {"name": f"{main.title}, {STATES[state]}", **reliability_chart(states[state])} for state in STATES if state in states
+    ]
+    return render_template(
+        "result.html.jinja",
+        tables=[{"name": split, "where": _domain(split), "rows": _table_rows(summary, split)} for split in summary.sets],
+        main=main.number,
+        reading=list(reading(summary)),
+        chart=CHART,
+        unit_x=CHART.x_ticks(unit_axis()),
+        unit_y=CHART.y_ticks(unit_axis()),
+        diagrams=diagrams,
+        folder=str(summary.runs[0].folder),
+    )
+
+
 def _domain(split: str) -> str:
     return "in domain" if split == "test" else "out of domain"
 

@@ -1,0 +1,592 @@
+"""The front door: distil from Python, load what was distilled, read any data. ``import distilcal as dc`` has all of it.
+
+`distill` does what ``distilcal distill`` does, by the same code: the command calls it. Heavy packages are imported when a
+function needs them, so that ``dc.load("student.onnx")`` needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from distilcal.errors import InputError, list_names
+
+if TYPE_CHECKING:
+    from distilcal.data import Columns, Dataset
+    from distilcal.inference import Student
+    from distilcal.pipeline import Plan
+    from distilcal.pipeline.distill import DistillSettings
+    from distilcal.pipeline.in_memory import InMemory
+    from distilcal.predictions import Predictions
+    from distilcal.runs import Run, RunSummary
+
+STORE = "distilcal-store"  # unless $DISTILCAL_STORE names another folder
+ROLES = ("text", "pair", "label", "id", "group")  # what a column can be, in column_mapping
+
+OnStageProgress = Callable[[str, Any], None]  # name of a stage, TrainingProgress
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run of `distill`: its figures, its report and its student.
+
+    ``print(result)`` shows the tables of the report; a notebook shows them with a reliability diagram.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the run.
+
+    Examples
+    --------
+    >>> Result(Path("runs/reviews"))
+    Result('runs/reviews')
+    """
+
+    folder: Path
+
+    @cached_property
+    def run(self) -> Run:
+        """The run, as `distilcal.runs.read_run` reads it."""
+        from distilcal.runs import read_run
+
+        return read_run(self.folder)
+
+    @cached_property
+    def summary(self) -> RunSummary:
+        """The models of the run, the student compared with the others."""
+        from distilcal.runs import summarise_runs
+
+        return summarise_runs([self.run])
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Every figure of every model on every split, as in ``metrics.json``."""
+        return self.run.facts
+
+    @cached_property
+    def student(self) -> Student:
+        """The student, loaded when it is first used; `load` loads the other models of the run."""
+        return load(self.folder)
+
+    def predictions(self, stage: str = "student", split: str = "test") -> Predictions:
+        """Return what a model of the run predicted on a split, as trained.
+
+        Parameters
+        ----------
+        stage : str, default "student"
+            "student", "alone" or "teacher".
+        split : str, default "test"
+            "dev", "test" or the name of another domain.
+
+        Returns
+        -------
+        Predictions
+
+        Raises
+        ------
+        InputError
+            If there are no such predictions.
+        """
+        predictions = self.run.predictions(stage, split)
+        if predictions is None:
+            there = [f"{path.parts[-3]} on {path.stem}" for path in sorted(self.folder.glob("*/predictions/*.npz"))]
+            raise InputError(
+                f"there are no predictions of {stage!r} on {split!r}",
+                source=str(self.folder),
+                remedy=f"there are those of {', '.join(there)}",
+            )
+        return predictions
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report as one self-contained page.
+
+        Parameters
+        ----------
+        path : str or Path
+            The HTML file.
+
+        Returns
+        -------
+        Path
+            The same file.
+        """
+        from distilcal.report.runs import write_runs_page
+
+        write_runs_page(self.summary, Path(path))
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"Result({str(self.folder)!r})"
+
+    def __str__(self) -> str:
+        from distilcal.report.console import build_console
+        from distilcal.report.runs import show_runs
+
+        console = build_console(StringIO())
+        show_runs(self.summary, console)
+        text: str = console.file.getvalue()  # type: ignore[attr-defined]
+        return text.rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        from distilcal.report.runs import render_summary
+
+        return render_summary(self.summary)
+
+
+def distill(
+    train: Any,
+    teacher: Any,
+    student: Any = None,
+    *,
+    layers: Sequence[int] | str | None = (),
+    dev: Any = "",
+    test: Any = "",
+    ood: Any = (),
+    classes: Sequence[str] | str | None = (),
+    column_mapping: Mapping[str, str] | None = None,
+    text: str = "",
+    pair: str = "",
+    choices: Sequence[str] | str = (),
+    label: str = "label",
+    id_column: str = "",
+    group: str = "",
+    teacher_labels: Sequence[str] | str | None = (),
+    epochs: int = 3,
+    batch: int = 32,
+    lr: float = 5e-5,
+    max_length: int = 256,
+    accuracy: float = 0.95,
+    seed: int = 0,
+    alone: bool = True,
+    name: str = "distilled",
+    out: str | Path | None = None,
+    store: str | Path | None = None,
+    changes: Sequence[str] = (),
+    dry_run: bool = False,
+    progress: bool | OnStageProgress = True,
+) -> Result:
+    """Turn data and a teacher into a smaller student whose confidence can be trusted.
+
+    A teacher that is trained for these classes is used as it is; an encoder without a head is trained first, with MDCA beside
+    cross-entropy. Its logits are divided by its temperature on dev. The student learns from labels and teacher. An interrupted
+    call that is repeated goes on.
+
+    Parameters
+    ----------
+    train : path, DataFrame, datasets.Dataset, list, dict of columns, tuple of two lists, or Dataset
+        Training data, as `load_dataset` reads them, or ``benchmark:NAME``. The splits of a ``DatasetDict`` are also dev and
+        test. Data that are not files are copied into the folder of the run.
+    teacher : str, Path, Predictions, model, classifier or callable
+        Hub name or folder of a model, predictions of one, or a run; a model of transformers; a fitted classifier with
+        ``predict_proba``, whose classes are matched by name; or a function that returns probabilities (N, K) for a list of N
+        inputs. A function is asked about 1,000 examples at a time.
+    student : str, Path or model, optional
+        Hub name, folder, run, or a model of transformers. By default every second layer of the teacher's encoder.
+    layers : sequence of int
+        Layers of the student to keep, counted from 0; empty: all.
+    dev, test : as train
+        Development and test data. By default a tenth and a fifth of ``train``.
+    ood : as train, a list of such, or a dict of them by name
+        Data of other domains to test on.
+    classes : sequence of str
+        Names of the classes, in order. By default those of the labels' ``ClassLabel`` or categories, or as found in ``train``.
+    column_mapping : dict of str to str, optional
+        Names of columns to what they hold, such as ``{"review": "text", "stars": "label"}``; in place of the next arguments.
+    text, pair : str
+        Columns of texts and of second texts. By default the usual names.
+    choices : sequence of str
+        Columns of choices, or one that holds lists; ``text`` is the prompt.
+    label : str, default "label"
+        Column of labels.
+    id_column : str
+        Column of ids. By default ``id``, or computed from the content.
+    group : str
+        Column of groups that are never split between train and test.
+    teacher_labels : sequence of str
+        Classes of the teacher's outputs, in order, if it does not name them.
+    epochs : int, default 3
+        Passes over the training data.
+    batch : int, default 32
+        Examples in a batch.
+    lr : float, default 5e-5
+        Learning rate at its highest.
+    max_length : int, default 256
+        Tokens after which a text is cut off.
+    accuracy : float, default 0.95
+        Target accuracy among the answers that are not handed over to a human.
+    seed : int, default 0
+        Seed of the models and of the order of the data.
+    alone : bool, default True
+        Also train the student without its teacher, to compare.
+    name : str, default "distilled"
+        Name of the run; that of its folder if ``out`` is given.
+    out : str or Path, optional
+        Folder of the run. By default ``runs/NAME``.
+    store : str or Path, optional
+        Where trained stages are kept. By default ``$DISTILCAL_STORE``, or ``distilcal-store``.
+    changes : sequence of str
+        Changes to the recipe, such as ``stages.student.train.schedule=cosine``.
+    dry_run : bool, default False
+        Return what would be done, and write nothing. A teacher that is a function is not asked.
+    progress : bool or callable, default True
+        Show bars on a terminal or in a notebook; or a callable that receives the name of a stage and its `TrainingProgress`.
+
+    Returns
+    -------
+    Result
+        The figures, the report and the student; a `distilcal.pipeline.Plan` if ``dry_run``.
+
+    Raises
+    ------
+    InputError
+        If data, teacher or settings are invalid, before anything is trained.
+
+    Examples
+    --------
+    >>> result = distill(reviews, teacher="./my-bert", student="distilbert-base-uncased")  # doctest: +SKIP
+    >>> result.student.predict(["a fine film"])  # doctest: +SKIP
+    ['positive']
+    """
+    from distilcal.pipeline.distill import DistillSettings
+
+    named = _named_columns(column_mapping, text=text, pair=pair, label=label, id=id_column, group=group)
+    if out is not None:
+        name = Path(out).resolve().name
+    lists: dict[str, Any] = {"layers": layers, "classes": classes, "choices": choices, "teacher_labels": teacher_labels}
+    settings = DistillSettings(
+        train="",
+        teacher="",
+        text=named["text"],
+        pair=named["pair"],
+        label=named["label"],
+        id_column=named["id"],
+        group=named["group"],
+        epochs=epochs,
+        batch=batch,
+        lr=lr,
+        max_length=max_length,
+        accuracy=accuracy,
+        seed=seed,
+        alone=alone,
+        name=name,
+        **lists,
+    )
+    folder = Path("runs") / settings.name if out is None else Path(out)
+    store = Path(store if store is not None else os.environ.get("DISTILCAL_STORE") or STORE)
+    sources = _Sources(train, dev, test, ood, teacher, student)
+    if dry_run:
+        with tempfile.TemporaryDirectory() as temporary:
+            planned: Any = _plan(settings, sources, Path(temporary), store, changes)
+            return planned  # type: ignore[no-any-return]  # the one case that is not a Result
+    _run(settings, sources, folder, store, changes, progress)
+    return Result(folder)
+
+
+def load(path: str | Path, stage: str = "") -> Student:
+    """Load a student: from a run, from what ``save_pretrained`` wrote, or from an .onnx file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder of a finished run; a folder written by ``student.save_pretrained``; a folder or hub name of transformers; or
+        an .onnx file written by ``student.export_onnx``, which needs neither torch nor transformers.
+    stage : str, default ""
+        Which model of a run; its student by default.
+
+    Returns
+    -------
+    Student
+        With ``predict`` and ``predict_proba``.
+
+    Raises
+    ------
+    InputError
+        If there is no model, or the run has no such stage.
+    MissingDependencyError
+        If a package is missing that runs the model.
+    """
+    if Path(path).suffix.lower() == ".onnx":
+        from distilcal.inference.onnx import load_onnx
+
+        return load_onnx(path)
+    from distilcal.export import load_student
+
+    return load_student(path, stage)
+
+
+def load_dataset(
+    data: Any,
+    *,
+    column_mapping: Mapping[str, str] | None = None,
+    text: str = "",
+    pair: str = "",
+    choices: Sequence[str] = (),
+    label: str = "label",
+    id_column: str = "",
+    group: str = "",
+    classes: Sequence[str] | None = None,
+    labelled: bool = True,
+) -> Dataset:
+    """Read examples of any form: files, DataFrames, Hugging Face data sets, lists, columns, arrays.
+
+    Parameters
+    ----------
+    data : object
+        A path or ``hub:NAME@SPLIT``; ``benchmark:NAME``, of which the training split is read; a pandas or polars DataFrame, a
+        ``datasets.Dataset``, an Arrow table or a dict of columns; a list of dicts or of ``(text, label)``; a tuple of two lists
+        or arrays, inputs and labels; a Dataset; or, without labels, a list of texts or an array.
+    column_mapping : dict of str to str, optional
+        Names of columns to what they hold, such as ``{"review": "text", "stars": "label"}``.
+    text, pair, choices, label, id_column, group
+        The same one by one, as for `distill`.
+    classes : sequence of str, optional
+        Names and order of the classes. By default those that the object names, or the labels in the data.
+    labelled : bool, default True
+        Whether the examples have labels. If False, labels are not read.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    InputError
+        If the data are empty or invalid, with the row.
+
+    Examples
+    --------
+    >>> load_dataset({"review": ["a fine film", "dull"], "stars": [5, 1]}, column_mapping={"review": "text", "stars": "label"})
+    Dataset('data', 2 texts, 2 classes)
+    """
+    from distilcal.data.convert import to_dataset
+    from distilcal.data.table_source import Columns
+
+    named = _named_columns(column_mapping, text=text, pair=pair, label=label, id=id_column, group=group)
+    columns = Columns(choices=tuple(choices), **named)
+    if isinstance(data, str) and data.startswith("benchmark:"):
+        from distilcal.data.splits import read_benchmark
+
+        return read_benchmark(data.removeprefix("benchmark:"), "train", classes)
+    return to_dataset(data, columns=columns, classes=classes, labelled=labelled)
+
+
+# ---- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def _named_columns(column_mapping: Mapping[str, str] | None, **names: str) -> dict[str, str]:
+    """Return the column of each role, from its own argument or the mapping."""
+    defaults = {"text": "", "pair": "", "label": "label", "id": "", "group": ""}
+    for column, role in (column_mapping or {}).items():
+        if role not in ROLES:
+            raise InputError(
+                f"column_mapping has {role!r} for {column!r}",
+                remedy=f"map columns to {list_names(ROLES)}; leave out the others",
+            )
+        if names[role] != defaults[role]:
+            raise InputError(f"column_mapping and another argument both name the column of {role}", remedy="give one of them")
+        names[role] = column
+    return names
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Data and models as the caller gave them."""
+
+    train: Any
+    dev: Any
+    test: Any
+    ood: Any
+    teacher: Any
+    student: Any
+
+
+def _is_path(source: Any) -> bool:
+    return isinstance(source, str | Path)
+
+
+def _is_missing(source: Any) -> bool:
+    return source is None or (isinstance(source, str) and not source)
+
+
+def _add_sources(settings: DistillSettings, sources: _Sources, inputs: InMemory) -> DistillSettings:
+    """Return the settings with a file or folder for each source; what is in memory is added to the inputs."""
+    settings = _add_data(settings, sources, inputs)
+    teacher, student = sources.teacher, sources.student
+    source = str(teacher) if _is_path(teacher) else inputs.add_teacher(teacher)
+    settings = settings.replace(teacher=source)
+    if student is None:
+        return settings
+    return settings.replace(student=str(student) if _is_path(student) else inputs.add_model("student", student))
+
+
+def _add_data(settings: DistillSettings, sources: _Sources, inputs: InMemory) -> DistillSettings:
+    from distilcal.data.convert import split_data, to_dataset
+
+    given = {"train": sources.train, "dev": sources.dev, "test": sources.test}
+    splits = split_data(sources.train)
+    if splits is not None:
+        if "train" not in splits:
+            raise InputError(
+                f"it has the splits {list_names(list(splits))}", source="train", remedy="give one with a split train"
+            )
+        given |= {split: part for split, part in splits.items() if split == "train" or _is_missing(given[split])}
+    if _is_missing(given["train"]):
+        raise InputError("there are no training data", remedy="give a file, a DataFrame, a list or a Dataset as train")
+    columns = _columns(settings)
+    classes: Sequence[str] | None = settings.classes or None
+    named: dict[str, str] = {}
+    for split, source in given.items():
+        if _is_missing(source) or _is_path(source):
+            named[split] = "" if source is None else str(source)
+            continue
+        if classes is None and split != "train":
+            classes = _classes_of(named["train"], columns)
+        data = to_dataset(source, argument=split, columns=columns, classes=classes)
+        named[split] = inputs.add_data(split, data)
+        classes = data.classes
+    if named["train"] in inputs.datasets:
+        settings = settings.replace(classes=classes)
+    ood = []
+    for name, source in _domains(sources.ood, settings.label):
+        if _is_path(source) and name in ("", _own_name(str(source))):
+            ood.append(str(source))
+            continue
+        classes = classes or _classes_of(named["train"], columns)
+        ood.append(inputs.add_data(f"ood/{name}", _read(source, f"ood {name}", columns, classes)))
+    settings = settings.replace(**named, ood=tuple(ood))
+    return _with_file_columns(settings, inputs)
+
+
+def _columns(settings: DistillSettings) -> Columns:
+    from distilcal.data.table_source import Columns
+
+    return Columns(settings.text, settings.pair, settings.choices, settings.label, settings.id_column, settings.group)
+
+
+def _classes_of(source: str, columns: Columns) -> Sequence[str]:
+    return _read(source, "train", columns, None).classes
+
+
+def _read(source: Any, argument: str, columns: Columns, classes: Sequence[str] | None) -> Dataset:
+    from distilcal.data.convert import to_dataset
+    from distilcal.data.splits import BENCHMARK_PREFIX, read_benchmark
+
+    if isinstance(source, str) and source.startswith(BENCHMARK_PREFIX):
+        role: Literal["train", "ood"] = "train" if argument == "train" else "ood"
+        return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
+    return to_dataset(source, argument=argument, columns=columns, classes=classes)
+
+
+def _domains(ood: Any, label: str) -> Iterator[tuple[str, Any]]:
+    """Yield the other domains by name; a path without a name keeps its own."""
+    if _is_missing(ood) or (isinstance(ood, tuple | list) and not ood):
+        return
+    if isinstance(ood, Mapping) and label not in ood:
+        for name, source in ood.items():
+            yield re.sub(r"[^\w-]+", "-", str(name)).strip("-") or "ood", source
+    elif _is_list_of_sources(ood):
+        for number, source in enumerate(ood, start=1):
+            yield ("" if _is_path(source) else f"ood-{number}"), source
+    else:
+        yield ("" if _is_path(ood) else "ood"), ood
+
+
+def _is_list_of_sources(ood: Any) -> bool:
+    """Whether this is a list of data sets, not one data set that is a list of examples."""
+    if not isinstance(ood, tuple | list) or not ood:
+        return False
+    return all(_is_path(part) or any(hasattr(part, name) for name in ("columns", "column_names", "inputs")) for part in ood)
+
+
+def _own_name(source: str) -> str:
+    """The name that data from a file or benchmark have in results."""
+    return source.removeprefix("benchmark:") if source.startswith("benchmark:") else Path(source).name.split(".")[0]
+
+
+def _with_file_columns(settings: DistillSettings, inputs: InMemory) -> DistillSettings:
+    """Name the columns of files that are written and have no usual name that a recipe would find."""
+    from distilcal.data.convert import file_columns
+
+    for data in inputs.datasets.values():
+        columns = file_columns(data, _columns(settings))
+        settings = settings.replace(choices=columns.choices, group=columns.group)
+        if settings.text:
+            settings = settings.replace(pair=columns.pair)
+    inputs.columns = _columns(settings)
+    return settings
+
+
+# ---- running -----------------------------------------------------------------------------------------------------------
+
+
+def _plan(settings: DistillSettings, sources: _Sources, folder: Path, store: Path, changes: Sequence[str]) -> Plan:
+    from distilcal.pipeline import plan
+    from distilcal.pipeline.distill import recipe_for_distillation
+    from distilcal.pipeline.in_memory import InMemory
+
+    inputs = InMemory(folder)
+    settings = _add_sources(settings, sources, inputs)
+    recipe = recipe_for_distillation(settings, changes, inputs.configs)
+    return plan(recipe, store, loaded=inputs.datasets, prepare=inputs.write_placeholders)
+
+
+def _run(
+    settings: DistillSettings,
+    sources: _Sources,
+    folder: Path,
+    store: Path,
+    changes: Sequence[str],
+    progress: bool | OnStageProgress,
+) -> None:
+    from distilcal.pipeline import run_recipe
+    from distilcal.pipeline.asking import forget_answers
+    from distilcal.pipeline.distill import recipe_for_distillation
+    from distilcal.pipeline.in_memory import InMemory
+
+    inputs = InMemory(folder / "data")
+    settings = _add_sources(settings, sources, inputs)
+    recipe = recipe_for_distillation(settings, changes, inputs.configs)
+
+    def prepare(splits: Any) -> None:
+        from distilcal.report.progress import counting_bar
+
+        with counting_bar("asking the teacher", shown=progress is True) as on_progress:
+            inputs.write(splits, teacher_labels=settings.teacher_labels, on_progress=on_progress)
+
+    in_memory = bool(inputs.datasets or inputs.configs)
+    with _training_progress(progress) as on_progress:
+        run_recipe(
+            recipe,
+            folder,
+            store,
+            loaded=inputs.datasets,
+            prepare=prepare if in_memory else None,
+            on_progress=on_progress,
+        )
+    forget_answers(inputs.folder)
+
+
+@contextmanager
+def _training_progress(progress: bool | OnStageProgress) -> Iterator[OnStageProgress | None]:
+    if not isinstance(progress, bool):
+        yield progress
+        return
+    if not progress:
+        yield None
+        return
+    from distilcal.report.progress import TrainingBars
+
+    bars = TrainingBars()
+    try:
+        yield bars.show
+    finally:
+        bars.stop()

@@ -1,0 +1,265 @@
+"""Teachers that are called: their probabilities on every example of a run, asked for in chunks and checked.
+
+Answers of a function are kept beside the run until it is finished, so that an interrupted call does not ask again. They belong
+to the function's own code and to the content of each example.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distilcal.data.convert import label_text
+from distilcal.data.dataset import Choices, Dataset, Images, Texts, Vectors
+from distilcal.data.splits import Splits
+from distilcal.errors import InputError, list_names
+from distilcal.io.atomic import atomic_write, open_npz
+from distilcal.io.folders import digest
+from distilcal.pipeline.logs import main_process_logger
+from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, Predictions
+
+CHUNK = 1000  # examples that a teacher is asked about at once
+ANSWERS = "answers"  # folder of the chunks that an interrupted call has answered
+
+OnProgress = Callable[[int, int], None]  # examples done, examples in all
+logger = main_process_logger(__name__)
+
+
+@dataclass(frozen=True)
+class AskedTeacher:
+    """A teacher that is called for probabilities.
+
+    Attributes
+    ----------
+    predict : callable
+        Returns probabilities (N, K) for N inputs: a list of texts, of pairs, or of ``(prompt, endings)``, or an array.
+    name : str
+        What it is, for messages.
+    classes : tuple of str
+        The classes of the columns; empty: those of the data.
+    identity : str
+        A hash of its code, to which kept answers belong; empty: it is asked again after an interruption.
+    """
+
+    predict: Callable[[Any], Any]
+    name: str
+    classes: tuple[str, ...] = ()
+    identity: str = ""
+
+
+def estimator_teacher(estimator: Any) -> AskedTeacher:
+    """Return a fitted classifier of scikit-learn, or a student, as a teacher; its classes are matched by name.
+
+    Parameters
+    ----------
+    estimator : object
+        With ``predict_proba``, and ``classes_`` or ``classes``.
+
+    Returns
+    -------
+    AskedTeacher
+    """
+    classes: Any = getattr(estimator, "classes_", None)
+    if classes is None:
+        classes = getattr(estimator, "classes", ())
+    names = tuple(label_text(name) or "" for name in classes)
+    return AskedTeacher(estimator.predict_proba, type(estimator).__name__, names)
+
+
+def callable_teacher(function: Callable[[Any], Any]) -> AskedTeacher:
+    """Return a function as a teacher; its columns are the classes of the data.
+
+    Parameters
+    ----------
+    function : callable
+        Returns probabilities (N, K) for N inputs.
+
+    Returns
+    -------
+    AskedTeacher
+    """
+    inner = function.func if isinstance(function, partial) else function
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    identity = digest([name, _code_facts(code)]) if isinstance(code, CodeType) else digest([name])
+    return AskedTeacher(function, name, identity=identity)
+
+
+def ask_teacher(
+    teacher: AskedTeacher,
+    splits: Splits,
+    folder: Path,
+    *,
+    labels: tuple[str, ...] = (),
+    on_progress: OnProgress | None = None,
+) -> Predictions:
+    """Return a teacher's predictions on every example of all splits.
+
+    Parameters
+    ----------
+    teacher : AskedTeacher
+        The teacher; examples that read the same are asked about once.
+    splits : Splits
+        The examples.
+    folder : Path
+        Where the answers of a function are kept, in ``answers``, until `forget_answers`.
+    labels : tuple of str
+        Classes of its columns, in order; by default its own, or those of the data.
+    on_progress : callable, optional
+        Called with the number of examples answered, and of all.
+
+    Returns
+    -------
+    Predictions
+        Without labels, by the ids of the data.
+
+    Raises
+    ------
+    InputError
+        If its classes are not those of the data, or an answer is not an array of as many distributions, with the chunk.
+    """
+    classes = _classes(teacher, labels, splits.train.classes)
+    answers = _KeptAnswers(folder / ANSWERS / digest([teacher.identity, classes]) if teacher.identity else None)
+    total = len(np.unique(np.concatenate([data.content_keys for data in splits])))
+    if answers.count:
+        kept = f"{answers.count:,}"
+        logger.warning(
+            "%s: %s answers of an interrupted call are used; delete %s to ask again", teacher.name, kept, folder / ANSWERS
+        )
+    for data in splits:
+        _, first = np.unique(data.content_keys, return_index=True)
+        rows = np.sort(first)
+        rows = rows[~np.isin(data.content_keys[rows], answers.keys())]
+        for start in range(0, len(rows), CHUNK):
+            chunk = rows[start : start + CHUNK]
+            where = f"teacher {teacher.name}, {len(chunk):,} examples of {data.name} from row {int(chunk[0]):,}"
+            probs = _checked(teacher.predict(_examples(data, chunk)), len(chunk), classes, where)
+            answers.add(data.content_keys[chunk], probs)
+            if on_progress is not None:
+                on_progress(answers.count, total)
+    return _predictions(answers, splits, classes)
+
+
+def forget_answers(folder: Path) -> None:
+    """Delete the kept answers of a teacher, once the run that they belong to is finished.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder that `ask_teacher` was given.
+    """
+    shutil.rmtree(folder / ANSWERS, ignore_errors=True)
+
+
+class _KeptAnswers:
+    """Probabilities by the content of the examples, each chunk kept in a file if there is a folder."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+        self.count = 0
+        self.probs: list[FloatArray] = []
+        self._keys: list[NDArray[np.str_]] = []
+        for path in sorted(folder.glob("*.npz")) if folder is not None else ():
+            with open_npz(path) as arrays:
+                self._append(arrays["keys"].astype(str), arrays["probs"])
+
+    def add(self, keys: NDArray[np.str_], probs: FloatArray) -> None:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(self.folder / f"{len(self.probs):06d}.npz") as file:
+                np.savez(file, keys=keys, probs=probs)
+        self._append(keys, probs)
+
+    def _append(self, keys: NDArray[np.str_], probs: FloatArray) -> None:
+        self.count += len(keys)
+        self._keys.append(keys)
+        self.probs.append(probs)
+
+    def keys(self) -> NDArray[np.str_]:
+        return np.concatenate([np.array([], dtype=str), *self._keys])
+
+
+def _predictions(answers: _KeptAnswers, splits: Splits, classes: tuple[str, ...]) -> Predictions:
+    """The answers as predictions, one row for each id; equal ids of equal examples share one."""
+    ids = np.concatenate([data.ids for data in splits])
+    keys = np.concatenate([data.content_keys for data in splits])
+    answered = answers.keys()
+    order = np.argsort(answered)
+    rows = order[np.searchsorted(answered, keys, sorter=order)]
+    distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    if (keys != keys[first][inverse]).any():
+        shared = ids[int((keys != keys[first][inverse]).argmax())]
+        raise InputError(
+            f"two examples that differ have the id {str(shared)!r}", remedy="give every example of all splits an id of its own"
+        )
+    probs = np.concatenate(answers.probs)[rows[first]]
+    return Predictions.from_probs(probs, ids=distinct, classes=classes, name="teacher")
+
+
+def _classes(teacher: AskedTeacher, labels: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """The classes of the teacher's columns, which must be those of the data."""
+    names = labels or teacher.classes or classes
+    if sorted(names) != sorted(classes):
+        raise InputError(
+            f"the teacher {teacher.name} knows the classes {list_names(names)}, the data have {list_names(classes)}",
+            remedy="name the classes of its columns in order, as teacher_labels=[...]",
+        )
+    return names
+
+
+def _examples(data: Dataset, rows: NDArray[np.int64]) -> Any:
+    """The inputs of some rows as a teacher takes them."""
+    inputs = data.inputs.take(rows)
+    if isinstance(inputs, Images):
+        return inputs.pixels
+    if isinstance(inputs, Vectors):
+        return inputs.values
+    if isinstance(inputs, Choices):
+        return list(zip(inputs.prompt.tolist(), inputs.endings.tolist(), strict=True))
+    assert isinstance(inputs, Texts)
+    if inputs.pair is None:
+        return inputs.text.tolist()
+    return list(zip(inputs.text.tolist(), inputs.pair.tolist(), strict=True))
+
+
+def _checked(answer: Any, count: int, classes: Sequence[str], where: str) -> FloatArray:
+    """Return an answer as an array of distributions, or raise an InputError that names the chunk."""
+    if hasattr(answer, "detach"):  # a tensor
+        answer = answer.detach().cpu()
+    try:
+        probs: FloatArray = np.asarray(answer, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"expected an array of probabilities, got {type(answer).__name__}",
+            source=where,
+            remedy="return one of shape (N, K)",
+        ) from None
+    if probs.shape != (count, len(classes)):
+        raise InputError(
+            f"expected probabilities of shape ({count}, {len(classes)}), got {probs.shape}",
+            source=where,
+            remedy=f"return one row for each example, and one column for each of {list_names(classes)}",
+        )
+    valid = np.isfinite(probs).all(axis=1) & (probs >= 0).all(axis=1) & (np.abs(probs.sum(axis=1) - 1) <= ROW_SUM_TOLERANCE)
+    if not valid.all():
+        row = int((~valid).argmax())
+        raise InputError(
+            f"row {row} of the answer, {probs[row].round(6).tolist()}, is no distribution",
+            source=where,
+            remedy="return probabilities that are finite and sum to 1",
+        )
+    return probs
+
+
+def _code_facts(code: CodeType) -> list[Any]:
+    """What a function's code consists of, the same in every process."""
+    constants = [_code_facts(value) if isinstance(value, CodeType) else repr(value) for value in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), constants]

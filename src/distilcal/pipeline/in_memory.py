@@ -1,0 +1,250 @@
+"""Data, teachers and students that are Python objects, and the files in the folder of a run that stand for them.
+
+A recipe names files only. What `distilcal.distill` is given in memory is checked first and then written to ``data/`` in the
+folder of the run, so that the recipe there is complete and an interrupted call goes on. To add a kind of teacher, add a case to
+`InMemory.add_teacher`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilcal.data.convert import file_suffix, write_dataset
+from distilcal.data.dataset import Dataset
+from distilcal.data.splits import Splits
+from distilcal.data.table_source import Columns
+from distilcal.errors import InputError
+from distilcal.models.pretrained import load_tokenizer, quiet_transformers
+from distilcal.pipeline.asking import AskedTeacher, OnProgress, ask_teacher, callable_teacher, estimator_teacher
+from distilcal.predictions import Predictions
+
+
+@dataclass
+class InMemory:
+    """Objects that become files in the folder of a run.
+
+    Attributes
+    ----------
+    folder : Path
+        Where the files are written: ``data`` in the folder of the run.
+    columns : Columns
+        The names of the columns of texts.
+    datasets : dict of str to Dataset
+        Data by the file that stands for them.
+    models : dict of str to object
+        Models of transformers by the folder that stands for them.
+    teacher : Predictions or AskedTeacher, optional
+        A teacher without a model.
+    """
+
+    folder: Path
+    columns: Columns = field(default_factory=Columns)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    models: dict[str, Any] = field(default_factory=dict)
+    teacher: Predictions | AskedTeacher | None = None
+
+    @property
+    def teacher_file(self) -> Path:
+        """The predictions of a teacher without a model."""
+        return self.folder / "teacher.npz"
+
+    @property
+    def configs(self) -> dict[str, Mapping[str, Any]]:
+        """The configurations of the models by folder; that of a teacher without a model is empty."""
+        configs: dict[str, Mapping[str, Any]] = {source: model_config(model) for source, model in self.models.items()}
+        if self.teacher is not None:
+            configs[str(self.teacher_file)] = {}
+        return configs
+
+    def add_data(self, name: str, data: Dataset) -> str:
+        """Add data, and return the file that stands for them.
+
+        Parameters
+        ----------
+        name : str
+            Name of the file without suffix.
+        data : Dataset
+            The examples.
+
+        Returns
+        -------
+        str
+        """
+        source = self.folder / f"{name}{file_suffix(data)}"
+        self.datasets[str(source)] = replace(data, name=source.stem)
+        return str(source)
+
+    def add_teacher(self, teacher: Any) -> str:
+        """Add a teacher that is an object, and return the file or folder that stands for it.
+
+        Parameters
+        ----------
+        teacher : object
+            Predictions; a model or a text-classification pipeline of transformers; an object with ``predict_proba``; or a
+            callable that returns probabilities (N, K) for a list of N inputs.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        InputError
+            If it is none of these.
+        """
+        if is_model(teacher):
+            return self.add_model("teacher", teacher)
+        if isinstance(teacher, Predictions):
+            self.teacher = teacher
+        elif hasattr(teacher, "predict_proba"):
+            self.teacher = estimator_teacher(teacher)
+        elif callable(teacher):
+            self.teacher = callable_teacher(teacher)
+        else:
+            raise InputError(
+                f"a {type(teacher).__name__} cannot teach",
+                source="teacher",
+                remedy="give a folder or hub name, predictions, a model of transformers, an object with predict_proba, or a "
+                "function that returns probabilities (N, K)",
+            )
+        return str(self.teacher_file)
+
+    def add_model(self, name: str, model: Any) -> str:
+        """Add a model of transformers, and return the folder that stands for it.
+
+        Parameters
+        ----------
+        name : str
+            Name of the folder, and of the argument for messages.
+        model : transformers.PreTrainedModel or pipeline
+            Its tokenizer is that of the pipeline, its own attribute ``tokenizer``, or the one beside its weights.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        InputError
+            If it is not a model, or its tokenizer is not known.
+        """
+        if not is_model(model):
+            raise InputError(
+                f"a {type(model).__name__} cannot be a model",
+                source=name,
+                remedy="give a folder, a hub name or a model of transformers",
+            )
+        _tokenizer(model, name)
+        source = str(self.folder / name)
+        self.models[source] = model
+        return source
+
+    def write(self, splits: Splits, *, teacher_labels: tuple[str, ...] = (), on_progress: OnProgress | None = None) -> None:
+        """Write all files, each whole or not at all, and ask a teacher that is called for its predictions.
+
+        Parameters
+        ----------
+        splits : Splits
+            The examples to ask about.
+        teacher_labels : tuple of str
+            Classes of the teacher's columns, in order; by default its own, or those of the data.
+        on_progress : callable, optional
+            Called with the number of examples that the teacher has answered, and of all.
+        """
+        for source, data in self.datasets.items():
+            Path(source).parent.mkdir(parents=True, exist_ok=True)
+            write_dataset(data, Path(source), self.columns)
+        self._write_models()
+        if isinstance(self.teacher, AskedTeacher):
+            predictions = ask_teacher(self.teacher, splits, self.folder, labels=teacher_labels, on_progress=on_progress)
+            predictions.save(self.teacher_file)
+        elif self.teacher is not None:
+            self.teacher.save(self.teacher_file)
+
+    def write_placeholders(self, splits: Splits) -> None:
+        """Write what a plan reads: the models, and predictions of a teacher without a model that know nothing.
+
+        Parameters
+        ----------
+        splits : Splits
+            The examples.
+        """
+        self._write_models()
+        if self.teacher is not None:
+            classes = splits.train.classes
+            probs = np.full((len(splits.train), len(classes)), 1 / len(classes))
+            Predictions.from_probs(probs, ids=splits.train.ids, classes=classes).save(self.teacher_file)
+
+    def _write_models(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for source, model in self.models.items():
+            _save_model(model, Path(source))
+
+
+def is_model(value: Any) -> bool:
+    """Return whether an object is a model of transformers, or a pipeline around one.
+
+    Parameters
+    ----------
+    value : object
+        Anything.
+
+    Returns
+    -------
+    bool
+    """
+    model = getattr(value, "model", value)
+    return hasattr(model, "save_pretrained") and hasattr(model, "config")
+
+
+def model_config(model: Any) -> dict[str, Any]:
+    """Return the configuration that a model of transformers is saved with.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel or pipeline
+        The model.
+
+    Returns
+    -------
+    dict
+    """
+    model = getattr(model, "model", model)
+    return {**model.config.to_dict(), "architectures": [type(model).__name__]}
+
+
+def _tokenizer(model: Any, name: str) -> Any:
+    """The tokenizer of a model: its own, or the one in the folder or hub repository that it was loaded from."""
+    tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is not None:
+        return tokenizer
+    origin = getattr(model, "name_or_path", "")
+    if not origin:
+        raise InputError(
+            f"the {type(model).__name__} has no tokenizer",
+            source=name,
+            remedy=f"set {name}.tokenizer, or save both with save_pretrained and give the folder",
+        )
+    return load_tokenizer(origin, name)
+
+
+def _save_model(model: Any, folder: Path) -> None:
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
+    try:
+        with quiet_transformers():
+            getattr(model, "model", model).save_pretrained(temporary)
+            _tokenizer(model, folder.name).save_pretrained(temporary)
+        os.chmod(temporary, 0o755)  # mkdtemp creates private folders
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
