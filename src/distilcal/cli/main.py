@@ -20,6 +20,7 @@ from distilcal.cli.maps import map_command
 from distilcal.cli.predict import predict_command
 from distilcal.cli.report import report_command
 from distilcal.cli.schema import schema_command
+from distilcal.cli.serve import serve_command
 from distilcal.cli.study import study_command
 from distilcal.cli.sweep import sweep_command
 from distilcal.cli.train import distill_command, run_command
@@ -81,6 +82,7 @@ for _command in (
     run_command,
     distill_command,
     predict_command,
+    serve_command,
     report_command,
     example_command,
     data_command,

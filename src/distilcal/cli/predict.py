@@ -1,37 +1,76 @@
-"""The command ``distilcal predict``: labels for new data with a model of a run."""
+"""The command ``distilcal predict``: labels for new data with any student."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distilcal.cli.console import counting_bar, let_threads_sleep, plain_warnings
-from distilcal.cli.options import FOLDER
+from distilcal.cli.options import FILE, FOLDER
+from distilcal.cli.students import load_for_use
+
+if TYPE_CHECKING:
+    from distilcal.inference import PredictedFile
 
 
 @click.command("predict")
-@click.argument("run", type=FOLDER)
+@click.argument("model", type=FOLDER)
 @click.argument("data")
-@click.option("-o", "--output", type=FOLDER, required=True, help="A .csv: id, label, confidence, hand_over.")
-@click.option("--stage", default="", help="Which model of the run.  [default: its student]")
+@click.option("-o", "--output", type=FILE, required=True, help="A .csv: id, label, confidence, hand_over.")
+@click.option("--stage", default="", help="Which model of a run.  [default: its student]")
 @click.option("--text", default="", help="Column of texts, if other than in the run's own data.")
 @click.option("--pair", default="", help="Column of second texts.")
+@click.option("--choices", default="", help="Columns of choices, as a,b,c, or one that holds lists; --text is then the prompt.")
 @click.option("--id", "id_column", default="", help="Column of ids.")
-def predict_command(run: Path, data: str, output: Path, stage: str, text: str, pair: str, id_column: str) -> None:
-    """Label new data with a model of a run: label, calibrated confidence, and whether to hand over to a human."""
-    let_threads_sleep()
-    from distilcal.pipeline import predict_file
+@click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+              help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
+@click.option("--probs", is_flag=True, help="Write the probability of every class too, as prob_CLASS.")
+def predict_command(
+    model: Path, data: str, output: Path, stage: str, accuracy: float | None, probs: bool, **columns: str
+) -> None:
+    """Label new data: label, calibrated confidence, and whether to hand over to a human.
 
+    MODEL is the folder of a run, a folder that save_pretrained wrote, or an .onnx, which needs no torch. DATA is a .csv .tsv
+    .jsonl .parquet, a folder of pictures, an .npz or hub:NAME@SPLIT; labels are not read.
+    """
+    let_threads_sleep()
+    from distilcal.inference.files import check_labelled_file, predict_file
+
+    check_labelled_file(data, output)
     with plain_warnings(), counting_bar("predicting") as on_progress:
+        student = load_for_use(model, stage)
         written = predict_file(
-            run, data, output, stage=stage, text=text, pair=pair, id_column=id_column, on_progress=on_progress
+            student, data, output, **_reading(model, **columns), accuracy=accuracy, probs=probs, on_progress=on_progress
         )
-    if written.threshold is None:
-        click.echo(f"Wrote {output}: {written.rows:,} rows, all to hand over: no confidence reached the accuracy on dev.")
-        return
-    share = written.handed_over / written.rows
-    click.echo(
-        f"Wrote {output}: {written.rows:,} rows, {written.handed_over:,} of them ({share:.0%}) "
-        f"below {written.threshold:.3f}, to hand over."
+    click.echo(f"Wrote {output}: {written.rows:,} rows, {_promise(written)}")
+
+
+def _reading(model: Path, text: str, pair: str, choices: str, id_column: str) -> dict[str, Any]:
+    """How to read the data: as the user asks, else as the run did."""
+    from distilcal.data import Columns
+
+    ending_columns = tuple(name.strip() for name in choices.split(",")) if choices else ()
+    if not (model / "recipe.toml").exists():
+        return {"columns": Columns(text=text, pair=pair, choices=ending_columns, id=id_column)}
+    from distilcal.config.loading import load_recipe
+
+    settings = load_recipe(model / "recipe.toml").data
+    columns = Columns(
+        text=text or settings.text,
+        pair=pair or settings.pair,
+        choices=ending_columns or settings.choices,
+        id=id_column,
     )
+    return {"columns": columns, "size": settings.size or None}
+
+
+def _promise(written: PredictedFile) -> str:
+    """What was written, in words."""
+    if written.threshold is None:
+        return "hand_over empty: the model has no dev predictions, so no accuracy can be promised."
+    if written.threshold.confidence is None:
+        return "all to hand over: no confidence reached the accuracy on dev."
+    share = written.handed_over / written.rows
+    return f"{written.handed_over:,} of them ({share:.0%}) below {written.threshold.confidence:.3f}, to hand over."

@@ -1,6 +1,5 @@
 """Running a recipe: stages that are trained once and kept by content, a folder of results, a report."""
 
-from distilcal.pipeline.predict import predict_file
 from distilcal.pipeline.run import Plan, plan, run_recipe
 
-__all__ = ["Plan", "plan", "predict_file", "run_recipe"]
+__all__ = ["Plan", "plan", "run_recipe"]

@@ -33,7 +33,6 @@ from distilcal.serve.messages import EXAMPLES, Health, PredictResponse, ServiceE
 from distilcal.serve.pages import read_page, render_page
 from distilcal.serve.queue import ModelQueue, TooManyRequests
 
-ACCURACY = 0.95
 MAX_BATCH = 256
 MAX_BYTES = 1_000_000
 MAX_CHARS = 100_000
@@ -64,7 +63,7 @@ class RequestLimits:
 def create_app(
     student: Student,
     *,
-    accuracy: float = ACCURACY,
+    accuracy: float | None = None,
     max_batch: int = MAX_BATCH,
     max_bytes: int = MAX_BYTES,
     max_chars: int = MAX_CHARS,
@@ -77,9 +76,9 @@ def create_app(
     ----------
     student : Student
         What ``distilcal.load`` returned. It reads texts, choices or vectors.
-    accuracy : float, default 0.95
-        The accuracy that answers should have which are not handed over; a request may name another. Without dev predictions
-        nothing can be promised, and the flags are null.
+    accuracy : float, optional
+        The accuracy that answers should have which are not handed over; a request may name another. By default the one that
+        the student's run required. Without dev predictions nothing can be promised, and the flags are null.
     max_batch : int, default 256
         How many examples a request may hold.
     max_bytes : int, default 1,000,000
@@ -115,6 +114,7 @@ def create_app(
             f"{student.name} reads {student.input_kind}", remedy=f"only {list_names(list(EXAMPLES))} can be served"
         )
     limits = RequestLimits(max_batch, max_bytes, max_chars, max_requests)
+    accuracy = student.required_accuracy if accuracy is None else accuracy
     service = Service(student, accuracy, limits, ModelQueue(threads, max_requests))
 
     @asynccontextmanager

@@ -1,0 +1,43 @@
+"""The command ``distilcal serve``: a student as an HTTP service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distilcal.cli.console import let_threads_sleep, plain_warnings
+from distilcal.cli.options import FOLDER
+from distilcal.cli.students import load_for_use
+
+
+@click.command("serve")
+@click.argument("model", type=FOLDER)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all of this machine's.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--stage", default="", help="Which model of a run.  [default: its student]")
+@click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+              help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
+@click.option("--max-batch", type=click.IntRange(1), default=256, show_default=True, help="Examples in a request.")
+@click.option("--max-bytes", type=click.IntRange(1), default=1_000_000, show_default=True, help="Bytes of a request.")
+@click.option("--max-chars", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of an example.")
+@click.option("--max-requests", type=click.IntRange(1), default=256, show_default=True,
+              help="Requests under way, running or waiting; more are refused with 503.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True,
+              help="Requests that the model runs at a time; each may use several cores.")  # fmt: skip
+@click.option("--access-log", is_flag=True, help="Log a line for every request.")
+def serve_command(model: Path, stage: str, accuracy: float | None, **settings: Any) -> None:
+    """Serve a model over HTTP: /predict, /health, /docs, and a page to try it at /.
+
+    MODEL is an .onnx, which needs no torch, the folder of a run, or a folder that save_pretrained wrote. Stop with Ctrl+C or
+    SIGTERM: requests that run are answered first.
+    """
+    let_threads_sleep()
+    from distilcal.serve import serve
+
+    with plain_warnings():
+        student = load_for_use(model, stage)
+        if accuracy is not None:
+            student.threshold(accuracy)  # raises if nothing can be promised
+        serve(student, accuracy=accuracy, on_start=lambda url: click.echo(f"Serving {model} on {url}"), **settings)

@@ -1,0 +1,51 @@
+"""``distilcal serve`` in a process of its own, without torch."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from served import dev_rows, fetch, post
+from shell import command
+from small_onnx import word_probs, write_word_student
+
+BLOCK = "import sys\nsys.modules['torch'] = sys.modules['transformers'] = None\nfrom distilcal.cli.main import main\nmain()"
+
+
+def test_an_onnx_is_served_without_torch(tmp_path):
+    write_word_student(tmp_path / "words.onnx", dev_rows(), required_accuracy=0.8)
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCK, "serve", "words.onnx", "--port", "0", "--max-batch", "3"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("Serving words.onnx on http://127.0.0.1:"), process.stderr.read()
+        url = line.split()[-1]
+        status, _, content = post(f"{url}/predict", {"texts": ["very good", "bad"]})
+        assert time.monotonic() - begun < 20
+        assert status == 200
+        probs = [answer["probabilities"]["pos"] for answer in content["predictions"]]
+        assert probs == pytest.approx([word_probs("very good"), word_probs("bad")], abs=1e-6)
+        assert content["accuracy"] == 0.8
+        assert content["model"] == "words.onnx"
+        assert post(f"{url}/predict", {"texts": ["a"] * 4})[0] == 413
+        assert fetch(f"{url}/health")[2]["limits"]["max_batch"] == 3
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert errors.strip() == "stopped"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_mistakes_are_one_line(tmp_path):
+    write_word_student(tmp_path / "words.onnx")
+    refused = command("serve", tmp_path / "words.onnx", "--accuracy", 0.9, code=2)
+    assert "no dev predictions" in refused.stderr
+    assert "cannot listen" in command("serve", tmp_path / "words.onnx", "--host", "203.0.113.1", code=2).stderr
+    assert "there is no such file" in command("serve", tmp_path / "missing.onnx", code=2).stderr
