@@ -49,9 +49,22 @@ def test_a_missing_row_of_a_teacher_is_named(kind):
         given["teacher"] = given["teacher"].select(missing)
     else:
         given["teacher_features"] = Features(TRAIN.ids[missing], teacher_features().values[missing])
-    with pytest.raises(
-        InputError, match=f"the teacher's {kind} lack 2 of the 90 rows of .*, the first with id '{TRAIN.ids[17]}'"
-    ):
+    only = term("kd" if kind == "predictions" else "rkd")
+    words = (
+        f"2 of the 90 rows of 'data' take part in no term: the first, with id '{TRAIN.ids[17]}', has no output of the teacher"
+    )
+    with pytest.raises(InputError, match=words):
+        fit(student(), TRAIN, DEV, [only], **given)
+    fit(student(), TRAIN, DEV, [only, term("cross_entropy")], TrainSettings(epochs=1), **given)
+
+
+@pytest.mark.parametrize("kind", ["predictions", "features"])
+def test_a_teacher_of_other_rows_is_refused(kind):
+    other = np.array([f"other {i}" for i in range(90)])
+    given = {"teacher": Predictions(teacher_predictions().logits, ids=other, classes=TRAIN.classes)}
+    if kind == "features":
+        given = {"teacher_features": Features(other, teacher_features().values)}
+    with pytest.raises(InputError, match=f"the teacher's {kind} lack all 90 rows of 'data', the first with id"):
         fit(student(), TRAIN, DEV, [term("cross_entropy")], **given)
 
 

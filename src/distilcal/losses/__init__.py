@@ -10,9 +10,11 @@ A new loss is one function and one entry in the table at the end of its module.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from distilcal.losses.calibration import (
@@ -71,8 +73,11 @@ __all__ = [
     "mdca",
     "mmce",
     "mmce_weighted",
+    "needs_labels",
+    "needs_teacher",
     "required_inputs",
     "rkd",
+    "rows_in_use",
     "smooth_targets",
     "softmax_bce",
 ]
@@ -103,3 +108,82 @@ def required_inputs(loss: Callable[..., Any]) -> tuple[str, ...]:
     call = loss.forward if is_module else loss  # type: ignore[attr-defined]
     names = [p.name for p in inspect.signature(call).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     return tuple(name for name in names if name != "self")
+
+
+def needs_labels(loss: Callable[..., Any]) -> bool:
+    """Return whether a loss can only look at labelled examples.
+
+    Parameters
+    ----------
+    loss : callable
+        A function, a module, or the class of a module.
+
+    Returns
+    -------
+    bool
+        True if it reads ``labels`` or ``targets``, or is built from the labels of all training examples as CRD is.
+
+    Examples
+    --------
+    >>> needs_labels(cross_entropy), needs_labels(kd), needs_labels(LOSSES["crd"])
+    (True, False, True)
+    """
+    if isinstance(loss, nn.Module):
+        loss = type(loss)
+    built_from = inspect.signature(loss).parameters if isinstance(loss, type) else ()
+    return not {"labels", "targets"}.isdisjoint((*required_inputs(loss), *built_from))
+
+
+def needs_teacher(loss: Callable[..., Any]) -> bool:
+    """Return whether a loss can only look at examples that a teacher has outputs for.
+
+    Parameters
+    ----------
+    loss : callable
+        A function, a module, or the class of a module.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> needs_teacher(kd), needs_teacher(confidence_penalty)
+    (True, False)
+    """
+    return any(name.startswith("teacher_") for name in required_inputs(loss))
+
+
+def rows_in_use(
+    losses: Iterable[Callable[..., Any]], is_labelled: NDArray[np.bool_], known: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which training examples at least one of the losses can look at.
+
+    Parameters
+    ----------
+    losses : iterable of callable
+        Functions, modules or classes of modules.
+    is_labelled : array of bool, shape (N,)
+        Which examples have a label.
+    known : array of bool, shape (N,)
+        Which examples the teacher has outputs for.
+
+    Returns
+    -------
+    array of bool, shape (N,)
+
+    Examples
+    --------
+    >>> is_labelled, known = np.array([True, False, False]), np.array([False, True, False])
+    >>> rows_in_use([cross_entropy, kd], is_labelled, known).tolist()
+    [True, True, False]
+    """
+    in_use = np.zeros(len(is_labelled), dtype=bool)
+    for loss in losses:
+        rows = np.ones(len(is_labelled), dtype=bool)
+        if needs_labels(loss):
+            rows &= is_labelled
+        if needs_teacher(loss):
+            rows &= known
+        in_use |= rows
+    return in_use

@@ -15,6 +15,7 @@ from distilcal.data import Dataset
 from distilcal.models.classifier import Classifier
 from distilcal.models.inputs import Batches, ImageInputs
 from distilcal.models.network import Mix, Tensors
+from distilcal.training.teacher import unknown_rows
 from distilcal.views import Batch, StepContext
 from distilcal.views.batch import RowIndices
 
@@ -30,7 +31,8 @@ class BatchSource:
     batches : Batches
         The same data as tensors.
     teacher_outputs : dict of str to array
-        ``logits`` and ``features`` of a cached teacher in the row order of ``train``; empty without one.
+        ``logits`` and ``features`` of a cached teacher in the row order of ``train``, NaN in rows that it does not know; empty
+        without a teacher.
     live_teacher : Classifier or None
         A teacher that is run on batches.
     student : Classifier
@@ -41,6 +43,10 @@ class BatchSource:
         Where batches are needed.
     run_on_plain : bool
         Whether some loss needs a live teacher's outputs on the unchanged batch.
+    is_partly_labelled : bool
+        Whether some rows of ``train`` are not labelled.
+    unknown : dict of str to array of bool, shape (N,)
+        Which rows the cached teacher does not know, for those of ``teacher_logits`` and ``teacher_features`` that lack rows.
     """
 
     train: Dataset
@@ -53,8 +59,10 @@ class BatchSource:
     run_on_plain: bool = True
 
     def __post_init__(self) -> None:
-        assert self.train.labels is not None
-        self.labels = torch.from_numpy(np.ascontiguousarray(self.train.labels))
+        self.is_partly_labelled = not self.train.is_labelled.all()
+        self.unknown = unknown_rows(self.teacher_outputs)
+        labels = np.full(len(self.train), -1) if self.train.labels is None else self.train.labels
+        self.labels = torch.from_numpy(np.ascontiguousarray(labels))
         self.targets = self.labels
         if self.soft_labels and self.train.label_probs is not None:
             self.targets = torch.from_numpy(self.train.label_probs.astype(np.float32))

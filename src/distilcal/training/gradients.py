@@ -1,7 +1,8 @@
 """The gradient of one step: forward passes of all views, the weighted sum of losses, and backward.
 
 A step's batch can be divided into parts (gradient accumulation) and between processes; the gradient stays that of the whole
-batch, whatever the loss.
+batch, whatever the loss. A loss that needs labels sees the labelled rows of a view only, and one that needs a teacher the rows
+that the teacher knows; its value is the mean over those, and 0 where there are none.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from distilcal.dynamics import Recorder
 from distilcal.models.network import Output
 from distilcal.training.batches import BatchSource
 from distilcal.training.distributed import gather_view, own_part
-from distilcal.views import Batch, StepContext, Term, View, concatenate_views, select_kept_rows
+from distilcal.views import Batch, StepContext, Term, View, concatenate_views, plain, select_kept_rows
 from distilcal.views.batch import RowIndices
 from distilcal.views.pairs import current_saliency
 
@@ -45,12 +47,34 @@ class Objective:
 
     @cached_property
     def is_mean_of_parts(self) -> bool:
-        """Whether the losses of a batch are the means of the losses of its parts.
+        """Whether the losses of a batch are means of the losses of its parts, weighted by numbers that are known before.
 
         They are not if a loss looks at the batch as a whole, nor if a view drops rows: the parts then keep different numbers.
+        Which rows are mixed with unlabelled ones, or with ones that the teacher does not know, is not known before either.
         """
         drops_rows = any(getattr(self.views[name], "drops_rows", False) for name in self.required_inputs)
-        return all(term.by_example for term in self.terms) and not drops_rows
+        counts_are_known = all(
+            rows is None or self.views[term.view] is plain for term, rows in zip(self.terms, self.counting_rows, strict=True)
+        )
+        return all(term.by_example for term in self.terms) and not drops_rows and counts_are_known
+
+    @cached_property
+    def counting_rows(self) -> list[NDArray[np.bool_] | None]:
+        """For each term, which rows of the training data count for its loss (N,); None: all of them."""
+        return [term.counting_rows(self.source.train.is_labelled, self.source.unknown) for term in self.terms]
+
+    def views_of_terms(self, views: Mapping[str, View]) -> list[View]:
+        """For each term, the rows of its view that count for its loss; terms for which the same rows count share them."""
+        selected: dict[tuple[str, bool, tuple[str, ...]], View] = {}
+        for_terms = []
+        for term in self.terms:
+            needs_labels = term.needs_labels and self.source.is_partly_labelled
+            known = tuple(name for name in term.inputs if name in self.source.unknown)
+            key = (term.view, needs_labels, known)
+            if key not in selected:
+                selected[key] = select_kept_rows(views[term.view], labelled=needs_labels, known=known)
+            for_terms.append(selected[key])
+        return for_terms
 
 
 class StepLosses(NamedTuple):
@@ -87,30 +111,45 @@ def add_gradient(objective: Objective, step: StepContext, augment: torch.Generat
 
 
 def _add_gradient_of_part(
-    objective: Objective, step: StepContext, positions: RowIndices, augment: torch.Generator, share: float = 1.0
+    objective: Objective,
+    step: StepContext,
+    positions: RowIndices,
+    augment: torch.Generator,
+    shares: Sequence[float] | None = None,
 ) -> StepLosses:
-    """Forward, losses and backward of some rows of a step; the gradient is multiplied by ``share``."""
+    """Forward, losses and backward of some rows of a step; the gradient of each term is multiplied by its share."""
     batch = _build_batch(objective, step, positions, augment)
     views = _forward_views(objective, batch, len(positions))
     _record(objective, views)
-    total, losses = _weighted_sum(objective.terms, views)
-    _backward(objective, total if share == 1.0 else total * share)
+    if shares is None or len(set(shares)) == 1:
+        total, losses = _weighted_sum(objective, views)
+        _backward(objective, total if shares is None else total * shares[0])
+    else:
+        total, losses = _weighted_sum(objective, views, shares)
+        _backward(objective, total)
     return losses
 
 
 def _add_gradient_by_parts(
     objective: Objective, step: StepContext, parts: Sequence[RowIndices], augment: torch.Generator
 ) -> StepLosses:
-    """The usual gradient accumulation: each part counts by its share of the rows."""
+    """The usual gradient accumulation: each part counts by its share of the rows that count for a term."""
     values = [torch.zeros((), device=objective.source.device) for _ in objective.terms]
+    counts = _count_rows(objective, step.rows)
     for number, part in enumerate(parts):
-        share = len(part) / len(step.rows)
+        part_counts = _count_rows(objective, step.rows[part])
+        shares = [count / max(total, 1) for count, total in zip(part_counts, counts, strict=True)]
         is_last = number + 1 == len(parts)
         # Processes exchange gradients once a step, with the last part.
         with nullcontext() if is_last else objective.accelerator.no_sync(objective.network):
-            losses = _add_gradient_of_part(objective, step, part, augment, share)
-        values = [total + value * share for total, value in zip(values, losses.values, strict=True)]
-    return StepLosses(values, [len(step.rows)] * len(objective.terms))
+            losses = _add_gradient_of_part(objective, step, part, augment, shares)
+        values = [total + value * share for total, value, share in zip(values, losses.values, shares, strict=True)]
+    return StepLosses(values, counts)
+
+
+def _count_rows(objective: Objective, rows: RowIndices) -> list[int]:
+    """How many of these rows of the training data count for each term."""
+    return [len(rows) if counting is None else int(counting[rows].sum()) for counting in objective.counting_rows]
 
 
 def _add_gradient_in_two_passes(
@@ -134,7 +173,7 @@ def _add_gradient_in_two_passes(
     for view in views.values():
         view.logits.requires_grad_()
         view.features.requires_grad_()
-    total, losses = _weighted_sum(objective.terms, views)
+    total, losses = _weighted_sum(objective, views)
     _backward(objective, total)
     start = 0
     for batch, part, rng_state in zip(batches, parts, rng_states, strict=True):
@@ -172,24 +211,31 @@ def _forward_views(objective: Objective, batch: Batch, count: int) -> dict[str, 
 
 
 def _record(objective: Objective, views: Mapping[str, View]) -> None:
-    """Record the student's logits on the plain view, and where asked for the saliency of its features."""
+    """Record the student's logits on the labelled rows of the plain view, and where asked for the saliency of its features."""
     recorder = objective.recorder
     if recorder is None:
         return
-    view = views["plain"]
+    view = select_kept_rows(views["plain"], labelled=objective.source.is_partly_labelled)
     saliency = None
     if recorder.width:
         saliency = current_saliency(objective.network, Output(view.logits, view.features), view.labels, "features")
     recorder.record(view.ids, view.logits, saliency)
 
 
-def _weighted_sum(terms: Sequence[Term], views: Mapping[str, View]) -> tuple[Tensor, StepLosses]:
-    views = {name: select_kept_rows(view) for name, view in views.items()}
-    values = [term(views[term.view]) for term in terms]
-    total = values[0] if terms[0].weight == 1 else values[0] * terms[0].weight
-    for value, term in zip(values[1:], terms[1:], strict=True):
-        total = total + value * term.weight
-    return total, StepLosses([value.detach() for value in values], [len(views[term.view]) for term in terms])
+def _weighted_sum(
+    objective: Objective, views: Mapping[str, View], shares: Sequence[float] | None = None
+) -> tuple[Tensor, StepLosses]:
+    """The weighted sum of the terms, each multiplied by its share, and the value of each without weight and share."""
+    terms = objective.terms
+    factors = [term.weight for term in terms]
+    if shares is not None:
+        factors = [factor * share for factor, share in zip(factors, shares, strict=True)]
+    views_of_terms = objective.views_of_terms(views)
+    values = [term(view) for term, view in zip(terms, views_of_terms, strict=True)]
+    total = values[0] if factors[0] == 1 else values[0] * factors[0]
+    for value, factor in zip(values[1:], factors[1:], strict=True):
+        total = total + value * factor
+    return total, StepLosses([value.detach() for value in values], [len(view) for view in views_of_terms])
 
 
 def _backward(objective: Objective, total: Tensor) -> None:

@@ -26,7 +26,7 @@ from distilcal.training.batches import BatchSource
 from distilcal.training.checkpoint import Checkpoint
 from distilcal.training.distributed import build_accelerator, gather_rows, own_part
 from distilcal.training.gradients import Objective, StepLosses, add_gradient
-from distilcal.training.schedule import build_optimizer, epoch_batches, epoch_seed, rate_factor
+from distilcal.training.schedule import build_optimizer, epoch_batches, epoch_seed, mixed_epoch_batches, rate_factor
 from distilcal.training.setup import TrainingSetup, check_setup, fit_key
 from distilcal.training.teacher import Features, align_teacher
 from distilcal.views import VIEWS, Batch, StepContext, Term, View
@@ -112,14 +112,18 @@ def fit(
     ----------
     classifier : Classifier
         The network to train, in place.
-    train, dev : Dataset
-        Labelled data to train on and to choose the epoch on; data whose role is test are refused.
+    train : Dataset
+        Data to train on. Unlabelled examples, whose label is -1, take part in the terms that need no label: those that do not
+        read ``labels`` or ``targets``. The other terms are means over the labelled rows of a batch.
+    dev : Dataset
+        Labelled data to choose the epoch on; data whose role is test are refused.
     terms : sequence of Term
         Losses with their weights and views.
     settings : TrainSettings, optional
         Epochs, batch size, optimiser, schedule.
     teacher : Predictions, optional
-        A teacher's predictions. Rows are matched by id and classes by name; more rows than needed are allowed.
+        A teacher's predictions. Rows are matched by id and classes by name; more rows than needed are allowed. Terms that
+        compare with the teacher are means over the rows that it has.
     teacher_features : Features, optional
         The teacher's features, for losses that compare features.
     live_teacher : Classifier, optional
@@ -128,7 +132,7 @@ def fit(
     views : mapping of str to callable
         The views that terms name: functions ``(network, batch) -> View``.
     recorder : Recorder, optional
-        Records the student's logits on the plain view of each example.
+        Records the student's logits on the plain view of each labelled example.
     groups : array of int, shape (N,), optional
         Groups of training examples that are spread evenly over the batches.
     soft_labels : bool, default False
@@ -152,7 +156,8 @@ def fit(
     Raises
     ------
     InputError
-        If the arguments do not fit together, for example if the teacher lacks a training example.
+        If the arguments do not fit together, for example if an example takes part in no term, since it has no label and the
+        teacher does not know it.
     TrainingError
         If a loss or the network's outputs are not finite any more.
 
@@ -213,7 +218,7 @@ def fit(
             torch.manual_seed(epoch_seed(seed, epoch, 1) + accelerator.process_index)  # dropout
             augment = torch.Generator().manual_seed(epoch_seed(seed, epoch, 2) + accelerator.process_index)
             _start_epoch(loss_modules, epoch, settings.epochs)
-            batches = epoch_batches(len(train), train_batches.lengths, settings.batch, seed=seed, epoch=epoch, groups=groups)
+            batches = _epoch_batches(setup, train_batches.lengths, epoch)
             steps = len(batches)
             means = _LossMeans(_distinct_names(terms), epoch)
             last_report = time.perf_counter()
@@ -305,6 +310,15 @@ def _distinct_names(terms: Sequence[Term]) -> list[str]:
 
 
 # ---- one epoch ---------------------------------------------------------------------------------------------------------
+
+
+def _epoch_batches(setup: TrainingSetup, lengths: NDArray[np.int64] | None, epoch: int) -> list[NDArray[np.int64]]:
+    is_labelled, settings = setup.train.is_labelled, setup.settings
+    if is_labelled.all() or not is_labelled.any():
+        return epoch_batches(len(is_labelled), lengths, settings.batch, seed=setup.seed, epoch=epoch, groups=setup.groups)
+    return mixed_epoch_batches(
+        is_labelled, lengths, settings.batch, share=settings.labelled_share, seed=setup.seed, epoch=epoch
+    )
 
 
 def _start_epoch(loss_modules: Sequence[Any], epoch: int, epochs: int) -> None:

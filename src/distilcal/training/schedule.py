@@ -6,7 +6,7 @@ Batches and rates follow from seed, epoch and step alone, so a resumed run conti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import nn
 from distilcal.config.schema import TrainSettings
 
 POOL = 50  # batches whose examples are sorted by length together, fewer in small sets: little padding, still random
+SMALL_POOL = 4  # batches: sorting fewer saves little padding
 JITTER = 0.1  # random increase of lengths (up to 10 %), so that equal ones do not share a batch in every epoch
 
 
@@ -93,6 +94,94 @@ def epoch_batches(
     if lengths is None:
         return batches
     return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def mixed_epoch_batches(
+    is_labelled: NDArray[np.bool_],
+    lengths: NDArray[np.int64] | None,
+    batch: int,
+    *,
+    share: float | None = None,
+    seed: int,
+    epoch: int,
+) -> list[NDArray[np.int64]]:
+    """Return the rows of each batch of an epoch of labelled and unlabelled examples.
+
+    Every batch has the same share of labelled rows, to within one row. An epoch sees every row at least once. Where the share
+    is not that of the data, the rows of one kind are repeated: all of them equally often, to within once.
+
+    Parameters
+    ----------
+    is_labelled : array of bool, shape (N,)
+        Which rows are labelled; there are some of both kinds.
+    lengths : array of int, shape (N,), or None
+        Tokens of each example: examples of like length share a batch, which saves padding. None: all are of one size.
+    batch : int
+        Examples per batch; the last one may be smaller.
+    share : float, optional
+        Share of labelled rows in a batch, between 0 and 1. By default their share in the data: every row comes once.
+    seed, epoch : int
+        Decide the order.
+
+    Returns
+    -------
+    list of arrays of int
+
+    Examples
+    --------
+    >>> is_labelled = np.array([True, True, False, False, False, False])
+    >>> batches = mixed_epoch_batches(is_labelled, None, 4, share=0.5, seed=0, epoch=0)
+    >>> [is_labelled[rows].sum().item() for rows in batches]
+    [2, 2]
+    """
+    rng = np.random.default_rng(epoch_seed(seed, epoch, 0))
+    kinds = [np.flatnonzero(is_labelled), np.flatnonzero(~is_labelled)]
+    totals = _rows_of_epoch(len(kinds[0]), len(kinds[1]), share)
+    count = sum(totals)
+    ends = np.append(np.arange(batch, count, batch), count)
+    # How many labelled rows the batches up to each one hold: their share of all rows so far, rounded.
+    labelled_ends = (ends * totals[0] + rng.integers(count)) // count
+    ends_of_kinds = (labelled_ends, ends - labelled_ends)
+    sizes_of_kinds = [np.diff(kind_ends, prepend=0) for kind_ends in ends_of_kinds]
+    pools = _batches_per_pool(kinds, sizes_of_kinds, min(POOL, max(8, count // (4 * batch))))
+    columns = []
+    for rows, kind_ends, sizes, batches_per_pool in zip(kinds, ends_of_kinds, sizes_of_kinds, pools, strict=True):
+        # A random order that starts again at its end: no row is twice among any len(rows) that follow each other.
+        drawn = rng.permutation(rows)[np.arange(kind_ends[-1]) % len(rows)]
+        if lengths is not None:
+            pool = np.repeat(np.arange(len(sizes)) // batches_per_pool, sizes)
+            jittered = np.asarray(lengths)[drawn] * (1 + JITTER * rng.random(len(drawn)))
+            drawn = drawn[np.lexsort((jittered, pool))]
+        number = np.repeat(np.arange(len(ends)), sizes)
+        progress = (np.arange(len(drawn)) - np.repeat(kind_ends - sizes, sizes) + 0.5) / sizes[number]
+        columns.append((drawn, number, progress))
+    drawn, number, progress = (np.concatenate(column) for column in zip(*columns, strict=True))
+    order = drawn[np.lexsort((progress, number))]  # both kinds spread evenly in a batch: its parts have the share too
+    batches = np.split(order, ends[:-1])
+    return batches if lengths is None else [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _rows_of_epoch(labelled: int, unlabelled: int, share: float | None) -> tuple[int, int]:
+    """How many labelled and unlabelled rows an epoch has: those of one kind once, of the other as the share demands."""
+    if share is None:
+        return labelled, unlabelled
+    needed = round(unlabelled * share / (1 - share))
+    if needed >= labelled:
+        return needed, unlabelled
+    return labelled, max(unlabelled, round(labelled * (1 - share) / share))
+
+
+def _batches_per_pool(kinds: Sequence[NDArray[np.int64]], sizes_of_kinds: Sequence[NDArray[np.int64]], most: int) -> list[int]:
+    """For each kind of rows, how many batches share a pool in which rows are sorted by length.
+
+    A pool never holds a row twice, as far as there are enough rows: equal ones would come to be in one batch. Both kinds have
+    the same pools, so that a batch holds like lengths of both, unless one is too few; that one is hardly sorted then.
+    """
+    without_repeats = []
+    for rows, sizes in zip(kinds, sizes_of_kinds, strict=True):
+        without_repeats.append(min(most, max(1, len(rows) // max(1, int(sizes.max())))))
+    smallest = min(without_repeats)
+    return [smallest] * len(kinds) if smallest >= SMALL_POOL else without_repeats
 
 
 def _progress_in_group(pool: NDArray[np.int64], group: NDArray[np.integer[Any]]) -> NDArray[np.float64]:

@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from distilcal.config.schema import TrainSettings
 from distilcal.data import Dataset
+from distilcal.data.unlabelled import has_labelled_first
 from distilcal.dynamics import Recorder
 from distilcal.errors import InputError
 from distilcal.io.folders import digest
 from distilcal.models.classifier import Classifier
 from distilcal.training.batches import same_inputs
+from distilcal.training.teacher import unknown_rows
 from distilcal.views import Batch, Term, View
 
 
@@ -55,11 +58,14 @@ def check_setup(setup: TrainingSetup) -> None:
     Raises
     ------
     InputError
-        If data have the wrong role, no labels or other classes, if a view or a teacher's output is missing, or if the recorder
-        belongs to other data.
+        If data have the wrong role, no labels or other classes, if a view or a teacher's output is missing, if an example takes
+        part in no term, or if the recorder belongs to other data.
     """
-    _check_data(setup.train, "train", remedy="train on other data")
-    _check_data(setup.dev, "dev", remedy="choose on other data")
+    _check_role(setup.train, "train", remedy="train on other data")
+    _check_role(setup.dev, "dev", remedy="choose on other data")
+    if not setup.dev.is_labelled.all():
+        missing = "has no labels" if not setup.dev.is_labelled.any() else "has examples without a label"
+        raise InputError(f"{setup.dev.name!r} {missing}", remedy="give labelled data")
     if setup.train.classes != setup.classifier.classes:
         raise InputError(
             f"{setup.train.name!r} has classes {setup.train.classes}, the classifier {setup.classifier.classes}",
@@ -72,15 +78,14 @@ def check_setup(setup: TrainingSetup) -> None:
             "a live teacher must read the same inputs as the student", remedy="use its outputs (teacher=...) instead"
         )
     _check_terms(setup)
+    _check_rows(setup)
     if setup.recorder is not None:
         _check_recorder(setup.recorder, setup)
 
 
-def _check_data(data: Dataset, role: str, remedy: str) -> None:
+def _check_role(data: Dataset, role: str, remedy: str) -> None:
     if data.role not in (None, role):
         raise InputError(f"{data.name!r} is {data.role} data", remedy=remedy)
-    if data.labels is None:
-        raise InputError(f"{data.name!r} has no labels", remedy="give labelled data")
 
 
 def _check_terms(setup: TrainingSetup) -> None:
@@ -95,13 +100,51 @@ def _check_terms(setup: TrainingSetup) -> None:
             raise InputError(f"{term.name} needs {missing[0]}", remedy="give a teacher that has them, or leave out this term")
 
 
+def _check_rows(setup: TrainingSetup) -> None:
+    """Refuse data whose examples cannot take part, and rows in an order that a memory cannot be used with."""
+    train, terms = setup.train, setup.terms
+    unknown = unknown_rows(setup.teacher_outputs)
+    counting = [term.counting_rows(train.is_labelled, unknown) for term in terms]
+    if all(rows is not None for rows in counting):
+        unused = ~np.any(counting, axis=0)  # type: ignore[arg-type]
+        if unused.any():
+            raise _unused_rows(train, unused, unknown)
+    if train.is_labelled.all():
+        return
+    has_memory = any(term.needs_labels and isinstance(term.loss, nn.Module) and "ids" in term.inputs for term in terms)
+    if (has_memory or setup.recorder is not None) and not has_labelled_first(train):
+        raise InputError(
+            f"{train.name!r} has unlabelled rows before labelled ones", remedy="sort them with distilcal.data.labelled_first"
+        )
+    if setup.groups is not None or any(getattr(setup.views[name], "needs_map", False) for name in setup.view_names):
+        raise InputError(
+            "pairs that a map decides cannot be drawn where unlabelled examples take part",
+            remedy="use pairs = 'random', or leave out the unlabelled examples",
+        )
+    if setup.settings.labelled_share == 1 and train.is_labelled.any():
+        raise InputError("labelled_share = 1 leaves no room for the unlabelled examples", remedy="lower it, or leave them out")
+
+
+def _unused_rows(train: Dataset, unused: NDArray[np.bool_], unknown: Mapping[str, NDArray[np.bool_]]) -> InputError:
+    row = int(unused.argmax())
+    lacks = [] if train.is_labelled[row] else ["no label"]
+    if any(is_unknown[row] for is_unknown in unknown.values()):
+        lacks.append("no output of the teacher")
+    return InputError(
+        f"{int(unused.sum())} of the {len(train)} rows of {train.name!r} take part in no term: the first, with id "
+        f"{str(train.ids[row])!r}, has {' and '.join(lacks)}",
+        remedy="add what is missing, or leave those rows out of the data",
+    )
+
+
 def _check_recorder(recorder: Recorder, setup: TrainingSetup) -> None:
     """Refuse a recorder that would record nothing, or under the wrong ids."""
     if "plain" not in setup.view_names:
         raise InputError("there is no term on the plain view to record", remedy="add one, or leave out the recorder")
-    if not np.array_equal(recorder.ids, setup.train.ids):
+    if not np.array_equal(recorder.ids, setup.train.ids[setup.train.is_labelled]):
         raise InputError(
-            f"the recorder is not of {setup.train.name!r}", remedy="build it with the ids of this data, in their order"
+            f"the recorder is not of {setup.train.name!r}",
+            remedy="build it with the ids of this data, those of labelled rows, in their order",
         )
 
 
@@ -125,13 +168,16 @@ def fit_key(setup: TrainingSetup) -> str:
     for term in setup.terms:
         terms.append([term.name, term.weight, term.view, dict(term.settings), _source_code(term.loss)])
     views = [[name, _describe_view(setup.views[name])] for name in setup.view_names if name != "plain"]
+    settings = setup.settings.model_dump()
+    if setup.settings.labelled_share is None:  # as before there was this setting: states that were saved then stay valid
+        del settings["labelled_share"]
     parts = {
         "classifier": setup.classifier.fingerprint,
         "train": setup.train.fingerprint,
         "dev": setup.dev.fingerprint,
         "soft_labels": setup.soft_labels and setup.train.label_probs is not None,
         "terms": terms,
-        "settings": setup.settings.model_dump(),
+        "settings": settings,
         "teacher": teacher,
         "live_teacher": "" if setup.live_teacher is None else setup.live_teacher.fingerprint,
         "seed": setup.seed,

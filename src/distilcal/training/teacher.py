@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,6 @@ from numpy.typing import NDArray
 from distilcal.data import Dataset
 from distilcal.errors import InputError
 from distilcal.predictions import Predictions, find_rows
-
-RowIndices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +57,20 @@ def align_teacher(train: Dataset, predictions: Predictions | None, features: Fea
     train : Dataset
         The training data: its ids and class names decide rows and columns.
     predictions : Predictions, optional
-        The teacher's predictions, in any order; more rows than needed are allowed.
+        The teacher's predictions, in any order; there may be more rows than needed, and some may be missing.
     features : Features, optional
         The teacher's features, by id too.
 
     Returns
     -------
     dict of str to array
-        ``logits`` (N, K) and ``features`` (N, ...), where given, in the precision in which they were given.
+        ``logits`` (N, K) and ``features`` (N, ...), where given, in the precision in which they were given; NaN in the rows
+        that the teacher does not know.
 
     Raises
     ------
     InputError
-        If a training example is missing, if the predictions have no ids, or if the classes have other names.
+        If the teacher knows none of the training examples, if the predictions have no ids, or if the classes have other names.
 
     Examples
     --------
@@ -87,20 +87,49 @@ def align_teacher(train: Dataset, predictions: Predictions | None, features: Fea
                 f"the teacher's predictions {predictions.name!r} have no ids",
                 remedy=f"give them the ids of {train.name!r}: teacher rows are matched by id",
             )
-        rows = _rows_by_id(predictions.ids, train, "predictions")
-        outputs["logits"] = predictions.reorder_classes(train.classes).logits[rows]
+        logits = predictions.reorder_classes(train.classes).logits
+        outputs["logits"] = _rows_by_id(logits, predictions.ids, train, "predictions")
     if features is not None:
-        outputs["features"] = features.values[_rows_by_id(features.ids, train, "features")]
+        outputs["features"] = _rows_by_id(features.values, features.ids, train, "features")
     return outputs
 
 
-def _rows_by_id(ids: NDArray[np.str_], train: Dataset, kind: str) -> RowIndices:
-    """Where each training example stands among ``ids``."""
+def unknown_rows(outputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.bool_]]:
+    """Return which training examples a teacher does not know.
+
+    Parameters
+    ----------
+    outputs : mapping of str to array, shape (N, ...)
+        Logits and features from `align_teacher`.
+
+    Returns
+    -------
+    dict of str to array of bool, shape (N,)
+        By field of a view, ``teacher_logits`` and ``teacher_features``; only those that lack some examples.
+
+    Examples
+    --------
+    >>> unknown_rows({"logits": np.array([[1.0, 2.0], [np.nan, np.nan]]), "features": np.zeros((2, 3))})
+    {'teacher_logits': array([False,  True])}
+    """
+    unknown = {}
+    for name, values in outputs.items():
+        is_unknown: NDArray[np.bool_] = np.isnan(values.reshape(len(values), -1)[:, 0])
+        if is_unknown.any():
+            unknown[f"teacher_{name}"] = is_unknown
+    return unknown
+
+
+def _rows_by_id(values: NDArray[Any], ids: NDArray[np.str_], train: Dataset, kind: str) -> NDArray[Any]:
+    """The values of each training example, which are those of its id; NaN where there is none."""
     rows, missing = find_rows(ids, train.ids)
-    if len(missing):
+    if not len(missing):
+        return values[rows]
+    if len(missing) == len(train):
         raise InputError(
-            f"the teacher's {kind} lack {len(missing)} of the {len(train)} rows of {train.name!r}, "
-            f"the first with id {str(missing[0])!r}",
-            remedy="run the teacher on all of them, or leave those rows out of the data",
+            f"the teacher's {kind} lack all {len(train)} rows of {train.name!r}, the first with id {str(missing[0])!r}",
+            remedy="use the same ids in both",
         )
-    return rows
+    aligned = values[rows]
+    aligned[np.isin(train.ids, missing)] = np.nan
+    return aligned

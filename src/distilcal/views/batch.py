@@ -66,11 +66,11 @@ class Batch:
     """
 
     inputs: Tensors  # what the network reads, by name
-    labels: Tensor  # (N,)
+    labels: Tensor  # (N,) -1: unlabelled
     targets: Tensor  # (N,) labels, or (N, K) distributions
     ids: Tensor  # (N,) positions in the training set
-    teacher_logits: Tensor | None = None  # (N, K)
-    teacher_features: Tensor | None = None  # (N, …)
+    teacher_logits: Tensor | None = None  # (N, K) NaN: unknown to the teacher
+    teacher_features: Tensor | None = None  # (N, …) likewise
     # What views that mix examples need beside.
     step: StepContext = None  # type: ignore[assignment]  # default: the batch is the whole step
     positions: RowIndices = None  # type: ignore[assignment]  # (N,) of these examples in the step; default: all, in order
@@ -129,11 +129,11 @@ class View:
 
     logits: Tensor  # (N, K)
     features: Tensor  # (N, …)
-    labels: Tensor  # (N,)
-    targets: Tensor  # (N,) labels, or (N, K) distributions
+    labels: Tensor  # (N,) -1: unlabelled; of a mixed example also if its partner is
+    targets: Tensor  # (N,) labels, or (N, K) distributions; of unlabelled rows no loss sees them
     ids: Tensor  # (N,) positions in the training set
-    teacher_logits: Tensor | None = None  # (N, K)
-    teacher_features: Tensor | None = None  # (N, …)
+    teacher_logits: Tensor | None = None  # (N, K) NaN: unknown to the teacher
+    teacher_features: Tensor | None = None  # (N, …) likewise
     keep: Tensor | None = None  # (N,) True for rows that count; None: all
 
     def __len__(self) -> int:
@@ -199,29 +199,38 @@ def concatenate_views(views: Iterable[View]) -> View:
     return View(**columns)
 
 
-def select_kept_rows(view: View) -> View:
-    """Return the view of only the rows that count.
+def select_kept_rows(view: View, *, labelled: bool = False, known: Iterable[str] = ()) -> View:
+    """Return the view of only the rows that count for a loss.
 
     Parameters
     ----------
     view : View
         A view of N rows.
+    labelled : bool, default False
+        Whether to leave out unlabelled rows, those whose label is -1.
+    known : iterable of str
+        Fields with a teacher's outputs; rows that it does not know, where they are NaN, are left out.
 
     Returns
     -------
     View
-        The rows where ``keep`` is True, without ``keep``; the same view if all count.
+        The rows where ``keep`` is True and that have what is asked for, without ``keep``; the same view if nothing is left out
+        by ``keep`` or asked for.
 
     Examples
     --------
-    >>> rows = torch.tensor([0, 1])
-    >>> view = View(torch.zeros(2, 3), torch.zeros(2, 5), rows, rows, ids=rows, keep=torch.tensor([False, True]))
-    >>> select_kept_rows(view).ids.tolist()
-    [1]
+    >>> labels = torch.tensor([-1, 1])
+    >>> view = View(torch.zeros(2, 3), torch.zeros(2, 5), labels, labels, ids=torch.tensor([4, 7]))
+    >>> select_kept_rows(view).ids.tolist(), select_kept_rows(view, labelled=True).ids.tolist()
+    ([4, 7], [7])
     """
-    if view.keep is None:
+    masks = [] if view.keep is None else [view.keep]
+    if labelled:
+        masks.append(view.labels >= 0)
+    masks += [~getattr(view, name).flatten(1)[:, 0].isnan() for name in known]
+    if not masks:
         return view
-    rows = view.keep.nonzero().squeeze(1)
+    rows = torch.stack(masks).all(dim=0).nonzero().squeeze(1)
     columns: dict[str, Any] = {}
     for name in VIEW_FIELDS:
         value = getattr(view, name)

@@ -72,6 +72,11 @@ class Mixing:
         return settings.pairs == "regions" or in_batch
 
     @property
+    def needs_map(self) -> bool:
+        """Whether partners come from a map, which has labelled examples only."""
+        return self.settings.pairs != "random"
+
+    @property
     def needs_live_teacher(self) -> bool:
         """Whether the teacher must be run on what the student sees."""
         return self.settings.teacher == "mixed"
@@ -261,6 +266,7 @@ class Mixing:
         if self.settings.variant == "author_code" and self.high is not None:
             other_targets = self._overwrite_targets(batch, other_targets, self.high)
         labels = torch.where(pairing.share >= 0.5, batch.labels, other.labels)
+        labels = torch.where((batch.labels < 0) | (other.labels < 0), -1, labels)
         keep = torch.from_numpy(pairing.has_partner).to(labels.device) if self.drops_rows else None
         return View(
             logits=output.logits,
@@ -432,7 +438,8 @@ def _select_output(output: Output, index: Tensor) -> Output:
 
 
 def _as_distributions(targets: Tensor, classes: int) -> Tensor:
-    return one_hot(targets, classes).float() if targets.dim() == 1 else targets
+    # The targets of unlabelled examples are seen by no loss.
+    return one_hot(targets.clamp(min=0), classes).float() if targets.dim() == 1 else targets
 
 
 def _own_teacher_outputs(batch: Batch) -> dict[str, Tensor | None]:

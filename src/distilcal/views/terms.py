@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distilcal.errors import InputError
-from distilcal.losses import BY_EXAMPLE, LOSSES, required_inputs
+from distilcal.losses import BY_EXAMPLE, LOSSES, needs_labels, needs_teacher, required_inputs
 from distilcal.views.batch import VIEW_FIELDS, View
 
 
@@ -35,6 +37,10 @@ class Term:
         The settings of the loss, as given.
     inputs : tuple of str
         The fields of the view that the loss reads.
+    needs_labels : bool
+        Whether it looks at the labelled rows of the view only.
+    needs_teacher : bool
+        Whether it looks at the rows only that the teacher has outputs for.
     """
 
     loss: Callable[..., Tensor]
@@ -44,12 +50,34 @@ class Term:
     by_example: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[str, ...] = field(init=False)
+    needs_labels: bool = field(init=False)
+    needs_teacher: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "inputs", required_inputs(self.loss))  # looked up once: it costs more than a small loss
+        # Looked up once: it costs more than a small loss.
+        object.__setattr__(self, "inputs", required_inputs(self.loss))
+        object.__setattr__(self, "needs_labels", needs_labels(self.loss))
+        object.__setattr__(self, "needs_teacher", needs_teacher(self.loss))
+
+    def counting_rows(
+        self, is_labelled: NDArray[np.bool_], unknown: Mapping[str, NDArray[np.bool_]]
+    ) -> NDArray[np.bool_] | None:
+        """Return which training examples count for the loss (N,); None: all of them.
+
+        Parameters
+        ----------
+        is_labelled : array of bool, shape (N,)
+            Which examples have a label.
+        unknown : mapping of str to array of bool, shape (N,)
+            Which examples a teacher does not know, by field of a view, for those fields that lack some.
+        """
+        left_out = [unknown[name] for name in self.inputs if name in unknown]
+        if self.needs_labels and not is_labelled.all():
+            left_out.append(~is_labelled)
+        return ~np.any(left_out, axis=0) if left_out else None
 
     def __call__(self, view: View) -> Tensor:
-        if not len(view):  # no row of this batch was mixed
+        if not len(view):  # no row of this batch was mixed, or is known to this loss
             return view.logits.sum() * 0.0
         return self.loss(*[getattr(view, name) for name in self.inputs])
 
