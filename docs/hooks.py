@@ -27,6 +27,7 @@ PLACES = {  # file of the repository → page of the site
     "CHANGELOG.md": "contribute/changelog.md",
     "results/README.md": "results/index.md",
     "benchmarks/README.md": "results/speed.md",
+    "examples/llm_teacher.md": "guides/llm_teacher.md",
     **{f"results/{folder.name}/results.md": f"results/{folder.name}.md" for folder in sorted((ROOT / "results").glob("p0*"))},
 }
 COPIED = ("results/*/figures/*.svg", "results/*/tables/*.csv", "results/*/tables/*.tex", "examples/*.py")

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").glob("*.md")),
+]
 BLOCK = re.compile(r"<!-- tested: (\S+) -->\n```(python|console)\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 EXAMPLES = [(page, *found) for page in PAGES for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
 TRAINS = ("distill-", "dynamics-", "training-", "mixing-", "models-", "losses-")  # blocks that import torch or train
