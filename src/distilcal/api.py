@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from distilcal.runs import Run, RunSummary
 
 STORE = "distilcal-store"  # unless $DISTILCAL_STORE names another folder
+LONGEST_PATH = 255  # a longer text is an example
 ROLES = ("text", "pair", "label", "id", "group")  # what a column can be, in column_mapping
 
 OnStageProgress = Callable[[str, Any], None]  # name of a stage, TrainingProgress
@@ -150,6 +151,7 @@ def distill(
     layers: Sequence[int] | str | None = (),
     dev: Any = "",
     test: Any = "",
+    unlabelled: Any = (),
     ood: Any = (),
     classes: Sequence[str] | str | None = (),
     column_mapping: Mapping[str, str] | None = None,
@@ -163,6 +165,7 @@ def distill(
     epochs: int = 3,
     batch: int = 32,
     lr: float = 5e-5,
+    labelled_share: float | None = None,
     max_length: int = 256,
     accuracy: float = 0.95,
     seed: int = 0,
@@ -195,6 +198,9 @@ def distill(
         Layers of the student to keep, counted from 0; empty: all.
     dev, test : as train
         Development and test data. By default a tenth and a fifth of ``train``.
+    unlabelled : as train, or a list of texts
+        Further training data without labels, which the teacher labels for the student; a list of paths is several of them.
+        Rows of ``train`` whose label is None or NaN join them.
     ood : as train, a list of such, or a dict of them by name
         Data of other domains to test on.
     classes : sequence of str
@@ -219,6 +225,8 @@ def distill(
         Examples in a batch.
     lr : float, default 5e-5
         Learning rate at its highest.
+    labelled_share : float, optional
+        Share of labelled examples in the student's batches. By default as in the data.
     max_length : int, default 256
         Tokens after which a text is cut off.
     accuracy : float, default 0.95
@@ -273,6 +281,7 @@ def distill(
         epochs=epochs,
         batch=batch,
         lr=lr,
+        labelled_share=labelled_share,
         max_length=max_length,
         accuracy=accuracy,
         seed=seed,
@@ -282,7 +291,7 @@ def distill(
     )
     folder = Path("runs") / settings.name if out is None else Path(out)
     store = Path(store if store is not None else os.environ.get("DISTILCAL_STORE") or STORE)
-    sources = _Sources(train, dev, test, ood, teacher, student)
+    sources = _Sources(train, dev, test, unlabelled, ood, teacher, student)
     if dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             planned: Any = _plan(settings, sources, Path(temporary), store, changes)
@@ -404,6 +413,7 @@ class _Sources:
     train: Any
     dev: Any
     test: Any
+    unlabelled: Any
     ood: Any
     teacher: Any
     student: Any
@@ -450,7 +460,7 @@ def _add_data(settings: DistillSettings, sources: _Sources, inputs: InMemory) ->
             continue
         if classes is None and split != "train":
             classes = _classes_of(named["train"], columns)
-        data = to_dataset(source, argument=split, columns=columns, classes=classes)
+        data = to_dataset(source, argument=split, columns=columns, classes=classes, partly=split == "train")
         named[split] = inputs.add_data(split, data)
         classes = data.classes
     if named["train"] in inputs.datasets:
@@ -462,7 +472,12 @@ def _add_data(settings: DistillSettings, sources: _Sources, inputs: InMemory) ->
             continue
         classes = classes or _classes_of(named["train"], columns)
         ood.append(inputs.add_data(f"ood/{name}", _read(source, f"ood {name}", columns, classes)))
-    settings = settings.replace(**named, ood=tuple(ood))
+    unlabelled = []
+    for name, source in _unlabelled(sources.unlabelled):
+        if not _is_path(source):
+            source = inputs.add_data(name, to_dataset(source, argument="unlabelled", columns=columns, labelled=False))
+        unlabelled.append(str(source))
+    settings = settings.replace(**named, ood=tuple(ood), unlabelled=tuple(unlabelled))
     return _with_file_columns(settings, inputs)
 
 
@@ -500,11 +515,29 @@ def _domains(ood: Any, label: str) -> Iterator[tuple[str, Any]]:
         yield ("" if _is_path(ood) else "ood"), ood
 
 
-def _is_list_of_sources(ood: Any) -> bool:
+def _unlabelled(unlabelled: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the sources of unlabelled examples with names for their files."""
+    if _is_missing(unlabelled) or (isinstance(unlabelled, tuple | list) and not unlabelled):
+        return
+    is_list = _is_list_of_sources(unlabelled) and not any(isinstance(part, str) and not _is_source(part) for part in unlabelled)
+    for number, source in enumerate(unlabelled if is_list else [unlabelled], start=1):
+        yield ("unlabelled" if number == 1 else f"unlabelled-{number}"), source
+
+
+def _is_list_of_sources(value: Any) -> bool:
     """Whether this is a list of data sets, not one data set that is a list of examples."""
-    if not isinstance(ood, tuple | list) or not ood:
+    if not isinstance(value, tuple | list) or not value:
         return False
-    return all(_is_path(part) or any(hasattr(part, name) for name in ("columns", "column_names", "inputs")) for part in ood)
+    return all(_is_path(part) or any(hasattr(part, name) for name in ("columns", "column_names", "inputs")) for part in value)
+
+
+def _is_source(text: str) -> bool:
+    """Whether a text in a list is the name of data, not an example: it has a prefix or a suffix of one, or exists."""
+    from distilcal.io.tables import SUFFIXES, table_kind
+
+    if text.startswith(("hub:", "benchmark:")) or table_kind(Path(text)) in (*SUFFIXES, ".npz"):
+        return True
+    return len(text) < LONGEST_PATH and Path(text).exists()
 
 
 def _own_name(source: str) -> str:

@@ -46,6 +46,7 @@ def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes:
 @click.option("--layers", help="Layers of the student to keep, as 0,2,4.")
 @click.option("--dev", default="", help="Development data.  [default: a tenth of train]")
 @click.option("--test", default="", help="Test data.  [default: a fifth of train]")
+@click.option("--unlabelled", multiple=True, help="Further training data without labels; may be given more than once.")
 @click.option("--ood", multiple=True, help="Data from another domain; may be given more than once.")
 @click.option("--classes", help="Classes in order, as neg,pos.  [default: as found in train]")
 @click.option("--text", default="", help="Column of texts.")
@@ -60,6 +61,8 @@ def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes:
 @click.option("--epochs", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, show_default=True)
+@click.option("--labelled-share", type=click.FloatRange(0, 1, min_open=True),
+              help="Share of labelled examples in the student's batches.  [default: as in the data]")  # fmt: skip
 @click.option("--max-length", type=click.IntRange(8), default=256, show_default=True, help="Tokens of a text.")
 @click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
               help="Accuracy required of the answers that are not handed over to a human.")  # fmt: skip
@@ -81,6 +84,7 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     let_threads_sleep()
     from distilcal.api import distill
 
+    flags["unlabelled"] = [Path(source) for source in flags["unlabelled"]]  # a list of str would be texts
     with plain_warnings():
         if dry_run:
             click.echo(distill(**flags, out=out, store=store, changes=changes, dry_run=True))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distilcal.data.dataset import Choices, Dataset, Images, Inputs, Texts, Vectors, choices, texts
-from distilcal.data.sources import from_hugging_face, read_dataset
+from distilcal.data.sources import from_hugging_face, read_dataset, read_unlabelled
 from distilcal.data.table_source import (
     SOFT_LABEL_PREFIX,
     USUAL_PAIRS,
@@ -44,6 +44,7 @@ def to_dataset(
     columns: Columns | None = None,
     classes: Sequence[str] | None = None,
     labelled: bool = True,
+    partly: bool = False,
 ) -> Dataset:
     """Return examples of any form as a Dataset.
 
@@ -63,6 +64,8 @@ def to_dataset(
         categories), or the labels in the data.
     labelled : bool
         Whether the examples have labels. If False, labels are not read.
+    partly : bool
+        Whether an example without a label (None or NaN) is an unlabelled one, with label -1. By default it is an error.
 
     Returns
     -------
@@ -84,12 +87,15 @@ def to_dataset(
     Dataset('data', 1 texts, 0 classes)
     """
     columns = columns or Columns()
-    if not labelled:
-        columns = replace(columns, label=NO_LABEL)
     if isinstance(data, str | Path):
-        return read_dataset(data, columns=columns, classes=classes, labelled=labelled)
+        if labelled:
+            return read_dataset(data, columns=columns, classes=classes, partly=partly)
+        return read_unlabelled(data, columns=columns)
     try:
         dataset = _convert(data, argument, columns, classes, labelled)
+        if labelled and not dataset.is_labelled.all() and not (partly and dataset.is_labelled.any()):
+            row = int((~dataset.is_labelled).argmax())
+            raise InputError("this example has no label", row=row, remedy="label it, or leave it out")
     except InputError as error:
         error.source = error.source or argument
         raise
@@ -139,7 +145,10 @@ def _convert(data: Any, argument: str, columns: Columns, classes: Sequence[str] 
     if isinstance(data, Dataset):
         return _checked_dataset(data, classes, labelled)
     if _has_images(data):
-        return from_hugging_face(data.with_format(None), argument, columns, classes, labelled)
+        data = data.with_format(None)
+        if not labelled:
+            data = data.remove_columns([columns.label])
+        return from_hugging_face(data, argument, columns, classes, labelled, partly=True)
     if isinstance(data, Mapping) or _has_columns(data):
         return _from_columns(data, argument, columns, classes, labelled)
     if _is_inputs_and_labels(data):
@@ -202,6 +211,8 @@ def _from_columns(data: Any, argument: str, columns: Columns, classes: Sequence[
     if hasattr(data, "with_format"):  # a datasets.Dataset that may return tensors
         data = data.with_format(None)
     names = _column_names(data)
+    if not labelled:  # labels are not read, and groups may be missing
+        columns = replace(columns, label=NO_LABEL, group=columns.group if columns.group in names else "")
     _check_columns(names, columns, labelled)
     needed = {columns.text, columns.pair, columns.label, columns.id, columns.group, "id", *columns.choices, *USUAL_TEXTS}
     needed.update(name for pair in USUAL_PAIRS for name in pair)
@@ -219,7 +230,7 @@ def _from_columns(data: Any, argument: str, columns: Columns, classes: Sequence[
         label_names = _class_names(data, columns.label)
         values[columns.label] = _label_texts(values[columns.label], label_names)
         classes = classes or label_names or None
-    return dataset_from_table(table, columns, classes, labelled=labelled)
+    return dataset_from_table(table, columns, classes, labelled=labelled, partly=labelled)
 
 
 def _column_names(data: Any) -> list[Any]:
@@ -365,7 +376,7 @@ def _from_parts(inputs: Inputs, labels: Sequence[Any], argument: str, classes: S
         if inputs.pair is not None:
             columns = replace(columns, pair=PAIR)
             values[PAIR] = inputs.pair.tolist()
-    return dataset_from_table(Table(argument, values), columns, classes)
+    return dataset_from_table(Table(argument, values), columns, classes, partly=True)
 
 
 def _label_indices(names: Sequence[str | None], classes: tuple[str, ...]) -> IntArray:

@@ -51,6 +51,9 @@ class DistillSettings(Settings):
     layers: ListOf[int] = Field(default=(), description="Layers of the student to keep, counted from 0; empty: all.")
     dev: str = Field(default="", description="Development data; empty: a tenth of `train`.")
     test: str = Field(default="", description="Test data; empty: a fifth of `train`.")
+    unlabelled: ListOf[str] = Field(
+        default=(), description="Further training data without labels, for the student; rows of `train` without one join them."
+    )
     ood: ListOf[str] = Field(default=(), description="Data of other domains to test on.")
     classes: ListOf[str] = Field(default=(), description="Names of the classes, in order; empty: as found in `train`.")
     text: str = Field(default="", description="Column of texts; empty: the usual names.")
@@ -65,6 +68,9 @@ class DistillSettings(Settings):
     epochs: int = Field(default=3, ge=1, description="Passes over the training data.")
     batch: int = Field(default=32, ge=1, description="Examples in a batch.")
     lr: float = Field(default=5e-5, gt=0, description="Learning rate at its highest.")
+    labelled_share: float | None = Field(
+        default=None, gt=0, le=1, description="Share of labelled examples in the student's batches; unset: as in the data."
+    )
     max_length: int = Field(default=256, ge=8, description="Tokens after which a text is cut off.")
     accuracy: float = Field(
         default=0.95, gt=0, lt=1, description="Target accuracy among the answers that are not handed over to a human."
@@ -121,7 +127,13 @@ def recipe_for_distillation(
     stages = {"teacher": teacher}
     if settings.alone:
         stages["alone"] = StageSettings(model=student, terms=(CROSS_ENTROPY,), train=train)
-    stages["student"] = StageSettings(model=student, terms=STUDENT_TERMS, train=train, teacher="teacher", scale_teacher=True)
+    stages["student"] = StageSettings(
+        model=student,
+        terms=STUDENT_TERMS,
+        train=train.replace(labelled_share=settings.labelled_share),
+        teacher="teacher",
+        scale_teacher=True,
+    )
     table = {
         "name": settings.name,
         "seed": settings.seed,
@@ -140,6 +152,7 @@ def _data_settings(settings: DistillSettings) -> DataSettings:
         dev=settings.dev,
         test=settings.test,
         ood=settings.ood,
+        unlabelled=settings.unlabelled or None,
         classes=settings.classes,
         text=settings.text,
         pair=settings.pair,
