@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from distilcal.calibrate import FITS, Calibrator, cross_fitted, load_calibrator
 from distilcal.config.loading import load_recipe
-from distilcal.config.schema import ModelSettings
+from distilcal.config.schema import ModelSettings, Recipe
 from distilcal.data import Dataset
 from distilcal.data.splits import read_splits
 from distilcal.errors import InputError
 from distilcal.export.report import ExportReport
 from distilcal.inference import Student
+from distilcal.inference.onnx import decode_dev_rows
 from distilcal.inference.student import OnProgress
 from distilcal.io.atomic import read_json
 from distilcal.models.classifier import CARD, Classifier, load_classifier
@@ -65,8 +66,12 @@ class RunStage:
 
     def read_dev_and_test(self) -> tuple[Dataset, Dataset]:
         """Read the dev and test data of the run again, as its recipe describes them."""
-        splits = read_splits(load_recipe(self.run / "recipe.toml").data)
+        splits = read_splits(self.recipe().data)
         return splits.dev, splits.test
+
+    def recipe(self) -> Recipe:
+        """Read the recipe of the run."""
+        return load_recipe(self.run / "recipe.toml")
 
 
 @dataclass
@@ -101,6 +106,27 @@ class TorchStudent(Student):
     def classifier(self) -> Classifier:
         """The network with its inputs and class names."""
         return self.backend.classifier
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save in a folder that transformers loads, with the calibration in the weights and a model card.
+
+        Temperature, vector and matrix scaling are folded into the last layer and recorded in the config, so that they are
+        never applied twice: the plain softmax is calibrated. Other calibrators are saved beside the weights, and transformers
+        warns that it does not apply them. `load_student` reads the folder.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Created if it does not exist; files of an earlier save are replaced.
+
+        Raises
+        ------
+        InputError
+            If the folder cannot be written, or is that of a run.
+        """
+        from distilcal.export.pretrained import write_pretrained
+
+        write_pretrained(self, Path(folder))
 
     def export_onnx(
         self,
@@ -205,8 +231,26 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
     if stage:
         raise InputError(f"there is no stage {stage!r}: this is not a finished run", source=str(path), remedy="leave out stage")
     if (folder / CARD).exists():
-        return as_student(load_classifier(folder), name=str(path))
+        return _load_saved(folder)
     return as_student(_load_transformers_classifier(str(path)), name=str(path))
+
+
+def _load_saved(folder: Path) -> TorchStudent:
+    card = read_json(folder / CARD)
+    record = card.get("calibration")
+    calibrator, folded = None, None
+    if record is not None and record["folded"]:
+        folded = record
+    elif record is not None:
+        calibrator = load_calibrator(folder / record["file"])
+    return as_student(
+        load_classifier(folder),
+        calibrator=calibrator,
+        dev=None if card.get("dev") is None else decode_dev_rows(card["dev"]),
+        required_accuracy=card.get("required_accuracy", TorchStudent.required_accuracy),
+        name=str(folder),
+        folded=folded,
+    )
 
 
 def _load_from_run(run: Path, stage: str) -> TorchStudent:

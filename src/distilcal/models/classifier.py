@@ -29,6 +29,7 @@ from distilcal.models.text import TextNetwork, architecture
 
 CARD = "distilcal.json"
 WEIGHTS = "network.safetensors"
+ENCODER = "encoder"  # the folder of a frozen encoder that is saved with its head
 
 
 @dataclass
@@ -300,7 +301,7 @@ def derive_classifier(parent: Classifier, settings: ModelSettings) -> Classifier
 # ---- save and load -----------------------------------------------------------------------------------------------------
 
 
-def save_classifier(classifier: Classifier, folder: Path) -> None:
+def save_classifier(classifier: Classifier, folder: Path, *, with_encoder: bool = False, **facts: Any) -> None:
     """Save a classifier in a folder.
 
     Text models are saved as ``save_pretrained`` does it, so that transformers loads them too; others as safetensors.
@@ -311,6 +312,10 @@ def save_classifier(classifier: Classifier, folder: Path) -> None:
         What to save.
     folder : Path
         Created if it does not exist.
+    with_encoder : bool, default False
+        Whether a frozen encoder is saved too. Otherwise the folder has its name only.
+    **facts
+        More to write into ``distilcal.json``.
 
     Examples
     --------
@@ -340,6 +345,12 @@ def save_classifier(classifier: Classifier, folder: Path) -> None:
         if isinstance(network, VectorNetwork):
             first_layer = next(module for module in network.modules() if isinstance(module, torch.nn.Linear))
             card["width"] = first_layer.in_features
+    if with_encoder and isinstance(inputs, FrozenInputs):
+        with quiet_transformers():
+            inputs.encoder.model.save_pretrained(folder / ENCODER)
+            inputs.token_inputs.tokenizer.save_pretrained(folder / ENCODER)
+        card["encoder"] = ENCODER
+    card.update(facts)
     (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
@@ -371,6 +382,8 @@ def load_classifier(folder: Path) -> Classifier:
         inputs: ModelInputs = TokenInputs(loaded.tokenizer, card["max_length"])
         return Classifier(loaded.network, inputs, classes, settings, multiple_choice, new_head=False)
     network: Network
+    if "encoder" in card:
+        settings = settings.replace(name=str(folder / card["encoder"]), layers=())
     if "width" in card:
         network = _vector_network(settings, card["width"], 1 if multiple_choice else len(classes), seed=0)
         inputs = _saved_vector_inputs(settings, card, folder)

@@ -110,6 +110,7 @@ def load_text_model(
             ignore_mismatched_sizes=head == "new",
             output_loading_info=True,
         )
+        vars(model.config).pop("distilcal", None)  # what was folded into that head is no property of this model
         network = TextNetwork(model)
         _refuse_incomplete(model, report, source)
         untrained = _is_untrained(f"{network.output_name}.weight", report)
