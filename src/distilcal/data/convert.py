@@ -145,20 +145,19 @@ def _convert(data: Any, argument: str, columns: Columns, classes: Sequence[str] 
     if isinstance(data, Dataset):
         return _checked_dataset(data, classes, labelled)
     if _has_images(data):
-        data = data.with_format(None)
-        if not labelled:
-            data = data.remove_columns([columns.label])
-        return from_hugging_face(data, argument, columns, classes, labelled, partly=True)
+        return from_hugging_face(data.with_format(None), argument, columns, classes, labelled, partly=True)
     if isinstance(data, Mapping) or _has_columns(data):
         return _from_columns(data, argument, columns, classes, labelled)
     if _is_inputs_and_labels(data):
         inputs, labels = data
         return _from_parts(as_inputs(inputs), _values(labels), argument, classes)
-    if not labelled:
+    if not labelled and isinstance(data, np.ndarray):
         return Dataset(as_inputs(data))
     rows = _rows(data)
     if isinstance(rows[0], Mapping):
         return _from_columns(_columns_of_records(rows), argument, columns, classes, labelled)
+    if not labelled:
+        return Dataset(as_inputs(rows))
     for row, value in enumerate(rows):
         if not isinstance(value, tuple | list) or len(value) != 2:
             raise InputError(

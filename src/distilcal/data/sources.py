@@ -295,7 +295,7 @@ def from_hugging_face(
     classes : sequence of str, optional
         Names and order of the classes; by default those of the label's feature, or the labels in the data.
     labelled : bool
-        Whether data without labels are an error.
+        Whether to read labels.
     partly : bool
         Whether examples with the label -1 or none are unlabelled ones. By default they are an error.
 
@@ -304,7 +304,7 @@ def from_hugging_face(
     Dataset
     """
     labels: LabelRule = "partly" if partly else "required"
-    return _from_hugging_face(loaded, source, _Reading(columns, classes, labels if labelled else "optional"))
+    return _from_hugging_face(loaded, source, _Reading(columns, classes, labels if labelled else "ignored"))
 
 
 def _from_hugging_face(loaded: Any, source: str, reading: _Reading) -> Dataset:
