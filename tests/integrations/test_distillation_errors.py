@@ -48,7 +48,14 @@ def unnamed_data():
         ({"terms": ["kd"]}, r"'kd' is not a term"),
         ({"terms": [build_term("kd", view="mixup")]}, r"kd looks at the view 'mixup'"),
         ({"teacher": predictions(ids=None)}, r"have no ids"),
-        ({"teacher": predictions(ids=["x", *IDS[1:]])}, r"lack 1 of the 32 rows of train_dataset, the first with id 'r0'"),
+        (
+            {"teacher": predictions(ids=[f"x{i}" for i in range(32)])},
+            r"lack all 32 rows of train_dataset, the first with id 'r0'",
+        ),
+        (
+            {"teacher": predictions().select(range(1, 32)), "terms": {"kd": 1}},
+            r"1 of the 32 rows of train_dataset take part in no",
+        ),
         ({"teacher": predictions(classes=("a", "b"))}, r"has classes 'a', 'b', the student 'neg', 'pos'.*teacher_classes="),
         ({"teacher": student(seed=1), "teacher_features": Features(IDS, LOGITS)}, r"teacher_features are given beside a model"),
         ({"teacher": student(seed=1, vocab_size=40)}, r"vocabulary has 40 tokens, the student's 31.*give its Predictions"),

@@ -58,6 +58,19 @@ def test_a_checkpoint_without_the_memory_is_refused(tmp_path):
         train(tmp_path, named=named, resume=True, **changes)
 
 
+def test_a_memory_holds_the_labelled_rows_only(tmp_path):
+    data = [{**e, "label": -1} if i % 3 == 0 else e for i, e in enumerate(DATA)]
+    terms = {"kd": 1.0, "crl": 1.0, "pskd": 1.0, "crd": {"dim": 4, "negatives": 6}}
+    named = {"terms": terms, "teacher_features": FEATURES}
+    trainer = train(tmp_path, data=data, named=named, learning_rate=0.0, train_sampling_strategy="random")
+    labelled = [e for i, e in enumerate(DATA) if i % 3]
+    predicted = trainer.predict(labelled).predictions
+    crl, pskd, crd = (term.loss for term in trainer.terms[1:])
+    assert crl.times_right.tolist() == [float(p.argmax() == e["label"]) for p, e in zip(predicted, labelled, strict=True)]
+    torch.testing.assert_close(pskd.last, torch.from_numpy(predicted).softmax(dim=1))
+    assert crd.labels.tolist() == [e["label"] for e in labelled]
+
+
 def test_a_second_training_starts_with_an_empty_memory(tmp_path):
     trainer = train(tmp_path, named={**NAMED, "terms": TERMS["pskd"]})
     assert bool(trainer.terms[0].loss.seen.all())

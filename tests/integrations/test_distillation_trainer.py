@@ -121,6 +121,23 @@ def test_rows_without_labels_take_part_in_terms_that_need_none(tmp_path):
     np.testing.assert_allclose(found.losses, [float(expected)], atol=1e-6)
 
 
+def test_rows_without_a_teacher_are_taught_by_their_labels(tmp_path, caplog):
+    some = TEACHER.select([0, 2, 3, 6, 7, 20])
+    terms = {"cross_entropy": 1.0, "kd": 2.0}
+    found = train(tmp_path / "a", data=DATA[:8], named={"terms": terms, "teacher": some}, max_steps=1)
+    assert "lack 3 of 8 rows" in caplog.text
+    batch = tokenizer().pad([{k: e[k] for k in ("input_ids", "attention_mask")} for e in DATA[:8]], return_tensors="pt")
+    logits = student().train()(**batch).logits.detach()
+    known = [0, 2, 3, 6, 7]
+    expected = cross_entropy(logits, torch.tensor([e["label"] for e in DATA[:8]]))
+    expected = expected + 2 * kd(logits[known], torch.tensor(LOGITS[known]))
+    np.testing.assert_allclose(found.losses, [float(expected)], atol=1e-6)
+    named = {"teacher": some, "terms": terms}
+    whole = train(tmp_path / "b", named=named, per_device_train_batch_size=32)
+    parts = train(tmp_path / "c", named=named, per_device_train_batch_size=8, gradient_accumulation_steps=4)
+    assert_same_weights(weights(parts), weights(whole), atol=2e-6)
+
+
 def test_data_without_a_column_of_labels_learn_from_the_teacher_alone(tmp_path):
     data = [{k: v for k, v in e.items() if k != "label"} for e in DATA]
     found = train(tmp_path / "a", data=data)

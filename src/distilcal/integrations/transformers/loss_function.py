@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distilcal.errors import InputError
 from distilcal.integrations.transformers.data import logits_of
-from distilcal.integrations.transformers.objective import class_labels, labelled_rows, needs_labels, parse_terms
+from distilcal.integrations.transformers.objective import class_labels, parse_terms, select_rows
 from distilcal.losses import LOSSES, required_inputs
 from distilcal.views import Term, View, build_term
 
@@ -67,10 +67,9 @@ def loss_func(
         labels = class_labels(labels)
         logits = logits_of(outputs, len(labels))
         view = View(logits, logits[:, :0], labels, labels, torch.arange(len(labels), device=logits.device))
-        labelled = labelled_rows(view)
         total = logits.new_zeros((), dtype=torch.float32)
         for term in terms:
-            total = total + term(labelled if needs_labels(term) else view) * term.weight
+            total = total + term(select_rows(view, term)) * term.weight
         return total * _share_of_step(labels, num_items_in_batch)
 
     return compute_loss

@@ -1,9 +1,8 @@
-"""What a Trainer minimises: terms by name, and how they look at a batch of which some rows have no label."""
+"""What a Trainer minimises: terms by name, and the rows of a batch that count for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -64,36 +63,25 @@ def _check_term(term: Any) -> Term:
     return term
 
 
-def needs_labels(term: Term) -> bool:
-    """Return whether a term looks at labelled rows only.
-
-    Parameters
-    ----------
-    term : Term
-        The term.
-
-    Returns
-    -------
-    bool
-    """
-    return term.name == "crd" or not {"labels", "targets"}.isdisjoint(term.inputs)  # crd has all labels in its memory
-
-
-def labelled_rows(view: View) -> View:
-    """Return the rows of a view that have a label.
+def select_rows(view: View, term: Term, unknown: Iterable[str] = ()) -> View:
+    """Return the rows of a view that count for a term.
 
     Parameters
     ----------
     view : View
-        A view whose labels are negative where there is none.
+        The view of a batch.
+    term : Term
+        The term, which may need labels or a teacher's outputs.
+    unknown : iterable of str
+        Fields with a teacher's outputs that lack some rows.
 
     Returns
     -------
     View
-        The same view if all rows have one.
+        The same view if all rows count.
     """
-    is_labelled = view.labels >= 0
-    return view if bool(is_labelled.all()) else select_kept_rows(replace(view, keep=is_labelled))
+    labelled = term.needs_labels and bool((view.labels < 0).any())
+    return select_kept_rows(view, labelled=labelled, known=[name for name in unknown if name in term.inputs])
 
 
 def class_labels(labels: Tensor) -> Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,12 +20,14 @@ from distilcal.integrations.transformers.data import default_names, logits_of, n
 from distilcal.models import Classifier
 from distilcal.models.text import TextNetwork, last_linear
 from distilcal.predictions import Predictions, find_rows
-from distilcal.training.teacher import Features
+from distilcal.training.teacher import Features, unknown_rows
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class CachedTeacher:
-    """A teacher's outputs in the row order of the training data.
+    """A teacher's outputs in the row order of the training data, NaN in rows that it does not know.
 
     Attributes
     ----------
@@ -41,6 +45,13 @@ class CachedTeacher:
         """The inputs of losses that this teacher has."""
         names = {"teacher_logits": self.logits, "teacher_features": self.features}
         return frozenset(name for name, value in names.items() if value is not None)
+
+    @cached_property
+    def unknown(self) -> dict[str, Tensor]:
+        """Which rows the teacher does not know (N,), for those of its outputs that lack some."""
+        outputs = {"logits": self.logits, "features": self.features}
+        lacking = unknown_rows({name: value.numpy() for name, value in outputs.items() if value is not None})
+        return {name: torch.from_numpy(rows) for name, rows in lacking.items()}
 
     @property
     def feature_width(self) -> int:
@@ -74,6 +85,7 @@ class ModelTeacher:
     model: Any
     columns: tuple[int, ...]
     outputs = frozenset({"teacher_logits", "teacher_features"})
+    unknown: ClassVar[dict[str, Tensor]] = {}  # it can be run on any row
 
     @property
     def feature_width(self) -> int:
@@ -157,7 +169,7 @@ def build_teacher(
     Raises
     ------
     InputError
-        If the teacher lacks examples or has other classes, or if it cannot read the student's inputs.
+        If the teacher knows no example or has other classes, or if it cannot read the student's inputs.
     """
     if teacher is None and features is None:
         return None
@@ -206,22 +218,25 @@ def _cached_teacher(
                 remedy="give them those of train_dataset: teacher rows are matched by id",
             )
         columns = _columns(predictions.classes, classes, f"the teacher's predictions {predictions.name!r}")
-        rows = _rows_of(predictions.ids, ids, "predictions")
-        logits = torch.from_numpy(np.ascontiguousarray(predictions.logits[rows][:, columns]))
+        logits = _rows_by_id(predictions.logits[:, columns], predictions.ids, ids, "predictions")
     if features is not None:
-        values = torch.from_numpy(np.ascontiguousarray(features.values[_rows_of(features.ids, ids, "features")]))
+        values = _rows_by_id(features.values, features.ids, ids, "features")
     return CachedTeacher(logits, values)
 
 
-def _rows_of(ids: NDArray[np.str_], requested: NDArray[np.str_], kind: str) -> NDArray[np.int64]:
+def _rows_by_id(values: NDArray[Any], ids: NDArray[np.str_], requested: NDArray[np.str_], kind: str) -> Tensor:
+    """The teacher's values for each training example; NaN where it has none."""
     rows, missing = find_rows(ids, requested)
-    if len(missing):
+    if len(missing) == len(requested):
         raise InputError(
-            f"the teacher's {kind} lack {len(missing)} of the {len(requested)} rows of train_dataset, "
-            f"the first with id {str(missing[0])!r}",
-            remedy="run the teacher on all of them, or leave those rows out of the data",
+            f"the teacher's {kind} lack all {len(requested)} rows of train_dataset, the first with id {str(missing[0])!r}",
+            remedy="use the same ids in both",
         )
-    return rows
+    aligned = np.ascontiguousarray(values[rows])
+    if len(missing):
+        logger.warning("the teacher's %s lack %d of %d rows of train_dataset", kind, len(missing), len(requested))
+        aligned[np.isin(requested, missing)] = np.nan
+    return torch.from_numpy(aligned)
 
 
 def _columns(teacher_classes: Sequence[str], classes: Sequence[str], where: str) -> tuple[int, ...]:

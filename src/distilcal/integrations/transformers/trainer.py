@@ -28,7 +28,7 @@ from distilcal.integrations.transformers.data import (
     read_column,
     torch_loader,
 )
-from distilcal.integrations.transformers.objective import Terms, class_labels, labelled_rows, needs_labels, parse_terms
+from distilcal.integrations.transformers.objective import Terms, class_labels, parse_terms, select_rows
 from distilcal.integrations.transformers.teachers import ModelTeacher, build_teacher, captured_features
 from distilcal.io.folders import DamagedWarning, digest
 from distilcal.losses.memory import MEMORY_LOSSES
@@ -47,17 +47,18 @@ class DistillationTrainer(Trainer):
     """A Trainer that minimises ``Σ weight · loss`` with a teacher's outputs beside the labels.
 
     Everything else is Trainer's. A label of -1 or -100 stands for an unlabelled example: losses that read labels take their
-    mean over the labelled rows, the others over all. With gradient accumulation and several processes the gradient is that of
-    the whole batch for losses that are means over examples; losses that look at a batch as a whole (mdca, mmce, rkd, crl, …)
-    see the parts. ``eval_loss`` is the cross-entropy of the labelled rows, whatever the terms: evaluation needs no teacher.
+    mean over the labelled rows, and losses that read a teacher's outputs over the rows that it knows. With gradient
+    accumulation and several processes the gradient is that of the whole batch for losses that are means over examples; losses
+    that look at a batch as a whole (mdca, mmce, rkd, crl, …) see the parts. ``eval_loss`` is the cross-entropy of the labelled
+    rows, whatever the terms: evaluation needs no teacher.
 
     Parameters
     ----------
     *args, **kwargs
         Arguments of ``transformers.Trainer``.
     teacher : Predictions, PreTrainedModel or Classifier, optional
-        Predictions are matched with ``train_dataset`` by id. A model is run on the student's inputs, so it needs the same
-        tokenizer. Classes are matched by name.
+        Predictions are matched with ``train_dataset`` by id; rows that they lack are taught by their labels alone. A model is
+        run on the student's inputs, so it needs the same tokenizer. Classes are matched by name.
     terms : mapping or sequence of Term, default {"cross_entropy": 0.1, "kd": 0.9}
         A weight for each loss, or a dict with ``weight`` and settings: ``{"kd": {"weight": 0.9, "temperature": 2.0}}``.
     ids : str or array of str, default "id"
@@ -72,7 +73,7 @@ class DistillationTrainer(Trainer):
     Raises
     ------
     InputError
-        If the arguments do not fit together, for example if the teacher lacks a training example.
+        If the arguments do not fit together, for example if the teacher has other classes.
 
     Examples
     --------
@@ -102,7 +103,7 @@ class DistillationTrainer(Trainer):
         teacher_features: Features | None = None,
         **kwargs: Any,
     ):
-        self._step_rows: Tensor | None = None  # rows and labelled rows of this step, a process's mean
+        self._step_rows: Tensor | None = None  # rows of this step that count for each term, a process's mean
         self._term_sums: dict[str, Tensor] = {}  # since the last log
         self._summed_steps = 0
         self._resume_from: Any = None
@@ -158,15 +159,29 @@ class DistillationTrainer(Trainer):
             teacher_classes=self.teacher_classes,
             ids=ids,
         )
+        self._positions: Tensor | None = None  # of rows among the labelled ones, which alone are in memories
+        self._unknown = {} if self._teacher is None else self._teacher.unknown
         if isinstance(self._teacher, ModelTeacher):
             self._teacher.model.to(self.args.device)
+        is_labelled = self._labelled_rows()
+        if is_labelled is not None:
+            self._positions = torch.from_numpy(is_labelled.cumsum() - 1)
         self.terms = self._build_terms()
         self._check_terms()
+        self._check_rows_are_used()
         has_memory = any("ids" in term.inputs for term in self.terms)
         self._needs_rows = has_memory or not (self._teacher is None or isinstance(self._teacher, ModelTeacher))
         self._needs_features = any("features" in term.inputs for term in self.terms)
         described = [[term.name, term.weight, dict(term.settings)] for term in self.terms]
         self._state_key = digest([described, None if ids is None else ids.tolist()])
+
+    def _labelled_rows(self) -> NDArray[np.bool_] | None:
+        """Which rows of the training data have a label; None if that cannot be read at once."""
+        labels = read_column(self.train_dataset, (*self.label_names, *LABELS))
+        if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iub":
+            return None
+        is_labelled: NDArray[np.bool_] = labels >= 0
+        return is_labelled
 
     def _class_names(self) -> list[str]:
         """The names of the classes by label."""
@@ -206,9 +221,12 @@ class DistillationTrainer(Trainer):
                 remedy="give a train_dataset with a length, or leave out " + ", ".join(MEMORY_LOSSES),
             )
         context["n_data"] = len(self.train_dataset)
-        labels = read_column(self.train_dataset, (*self.label_names, *LABELS))
-        if labels is not None:
-            context["labels"] = torch.as_tensor(labels)
+        is_labelled = self._labelled_rows()
+        if is_labelled is not None:
+            labels = read_column(self.train_dataset, (*self.label_names, *LABELS))
+            assert labels is not None
+            context["labels"] = torch.from_numpy(labels[is_labelled])
+            context["n_data"] = int(is_labelled.sum())
         if self._teacher is not None and "teacher_features" in self._teacher.outputs:
             context["teacher_features"] = self._teacher.feature_width
         return context
@@ -231,6 +249,25 @@ class DistillationTrainer(Trainer):
                 )
             if hasattr(term.loss, "update"):
                 self._check_evaluates_epochs(term.name)
+
+    def _check_rows_are_used(self) -> None:
+        """Refuse rows that no term can look at, as far as their labels can be read."""
+        is_labelled = self._labelled_rows()
+        if is_labelled is None:
+            return
+        unknown = {name: rows.numpy() for name, rows in self._unknown.items()}
+        unused = np.ones(len(is_labelled), dtype=bool)
+        for term in self.terms:
+            counting = term.counting_rows(is_labelled, unknown)
+            unused &= np.zeros_like(unused) if counting is None else ~counting
+        if unused.any():
+            raise InputError(
+                f"{int(unused.sum())} of the {len(unused)} rows of train_dataset take part in no term: they lack a label or an "
+                "output of the teacher",
+                source="train_dataset",
+                row=int(unused.argmax()),
+                remedy="add what is missing, or leave those rows out of the data",
+            )
 
     def _check_evaluates_epochs(self, name: str) -> None:
         if self.args.eval_strategy != "epoch" or self.eval_dataset is None or isinstance(self.eval_dataset, Mapping):
@@ -258,17 +295,26 @@ class DistillationTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
         """Return the batches of a step as Trainer does, and count their rows over all processes."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        counts = torch.zeros(2, device=device)
+        counts = torch.zeros(len(self.terms), device=device)
         for batch in batches:
-            labels = batch.get(self.label_names[0])
-            counts[0] += _batch_size(batch)
-            if labels is not None:
-                counts[1] += (labels >= 0).sum().to(device)
+            counts += torch.stack([self._counting_rows(batch, term).sum() for term in self.terms]).to(device)
         if self.args.world_size > 1:
             counts = self.accelerator.gather(counts[None]).mean(dim=0)  # gradients of processes are averaged too
         self._step_rows = counts
         self._summed_steps += 1
         return batches, num_items
+
+    def _counting_rows(self, batch: Mapping[str, Any], term: Term) -> Tensor:
+        """Which rows of a batch count for a term (N,)."""
+        labels, rows = batch.get(self.label_names[0]), batch.get(TRAIN_ROWS)
+        counting = torch.ones(_batch_size(batch), dtype=torch.bool)
+        if term.needs_labels:
+            counting = torch.zeros_like(counting) if labels is None else (labels >= 0).cpu()
+        for name, unknown in self._unknown.items():
+            if name in term.inputs:
+                assert rows is not None
+                counting = counting & ~unknown[rows.cpu()]
+        return counting
 
     # ---- the loss --------------------------------------------------------------------------------------------------
 
@@ -326,22 +372,24 @@ class DistillationTrainer(Trainer):
             features=logits[:, :0] if features is None else features,
             labels=labels,
             targets=labels,
-            ids=torch.arange(count, device=logits.device) if rows is None else rows,
+            ids=self._memory_positions(rows, labels),
             **teacher,
         )
         return self._weighted_sum(view), outputs
 
+    def _memory_positions(self, rows: Tensor | None, labels: Tensor) -> Tensor:
+        if rows is None:  # no loss has a memory
+            return torch.arange(len(labels), device=labels.device)
+        return rows if self._positions is None else self._positions[rows.cpu()].to(rows.device)
+
     def _weighted_sum(self, view: View) -> Tensor:
         """The terms on a part of a step, each weighted by the part's share of the rows that it is a mean over."""
-        labelled = labelled_rows(view)
-        counts = torch.tensor([len(view), len(labelled)], device=view.logits.device)
-        shares = torch.ones(2, device=view.logits.device)
-        if self._step_rows is not None:
-            shares = counts / self._step_rows.clamp(min=1)
         total = view.logits.new_zeros((), dtype=torch.float32)
-        for term in self.terms:
-            seen, share = (labelled, shares[1]) if needs_labels(term) else (view, shares[0])
-            value = term(seen) * share
+        for number, term in enumerate(self.terms):
+            selected = select_rows(view, term, self._unknown)
+            value = term(selected)
+            if self._step_rows is not None:
+                value = value * (len(selected) / self._step_rows[number].clamp(min=1))
             total = total + value * term.weight
             name = f"loss_{term.name}"
             self._term_sums[name] = self._term_sums.get(name, 0) + value.detach()
