@@ -16,6 +16,7 @@ from distilcal import __version__
 from distilcal.cli.data import data_command
 from distilcal.cli.evaluate import evaluate_command
 from distilcal.cli.example import example_command
+from distilcal.cli.export import export_command
 from distilcal.cli.maps import map_command
 from distilcal.cli.predict import predict_command
 from distilcal.cli.report import report_command
@@ -82,6 +83,7 @@ for _command in (
     run_command,
     distill_command,
     predict_command,
+    export_command,
     serve_command,
     report_command,
     example_command,
