@@ -1,5 +1,6 @@
 """examples/ask_llm.py against a small local server: from the first request to predictions, and on after failures and a kill."""
 
+import csv
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chat_server import probability_of_praise, serving
-from tiny import sentences, write_csv
+from tiny import save_model, sentences, write_csv
 
 from distilcal.data import read_dataset
 from distilcal.io.predictions import read_predictions
@@ -131,10 +132,52 @@ def test_a_server_that_keeps_failing_ends_the_run_and_keeps_the_answers(folder):
     assert (folder / "answers.jsonl").read_text().count("\n") == 5
 
 
-def test_the_guide_uses_options_that_exist():
+# ---- the guide ---------------------------------------------------------------------------------------------------------
+
+
+def blocks(kind):
+    """The blocks of the guide, each as one command or program."""
     guide = (ROOT / "examples" / "llm_teacher.md").read_text(encoding="utf-8")
-    script = SCRIPT.read_text(encoding="utf-8")
-    commands = re.findall(r"python examples/ask_llm.py (.*?)\n(?=```|\S+ )", guide.replace("\\\n", " "), flags=re.S)
-    assert commands
-    for option in {option for line in commands for option in re.findall(r"--[\w-]+", line)}:
-        assert f'"{option}"' in script, option
+    return [block.replace("\\\n", " ") for block in re.findall(rf"```{kind}\n(.*?)```", guide, flags=re.S)]
+
+
+def write_table(path, rows, seed, *, labelled):
+    made, labels = sentences(rows, seed)
+    names = {"pos": "positive", "neg": "negative"}
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"] if labelled else ["text"])
+        writer.writerows([text, names[label]] if labelled else [text] for text, label in zip(made, labels, strict=True))
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_lead_to_a_student(tmp_path):
+    write_table(tmp_path / "labelled.csv", 150, 0, labelled=True)
+    write_table(tmp_path / "dev.csv", 60, 1, labelled=True)
+    write_table(tmp_path / "more.csv", 300, 2, labelled=False)
+    save_model(tmp_path / "encoder", head=False)
+
+    def run(command, server):
+        command = command.replace("examples/ask_llm.py", str(SCRIPT)).replace("distilbert-base-uncased", "encoder")
+        command = command.replace("distilcal distill", f"{sys.executable} -m distilcal distill --epochs 8 --lr 0.01 --no-alone")
+        command = re.sub(r"^python ", f"{sys.executable} ", re.sub(r"^export .*\n", "", command))
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment(server), capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    ask_command, distill_command = blocks("sh")
+    with serving() as server:
+        run(ask_command, server)
+        plan = run(distill_command, server).stdout
+        log = run(distill_command.replace("--dry-run", ""), server).stderr
+    [program] = blocks("python")
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert loaded.stdout.startswith("Predictions('answers', ")
+    assert re.search(r"teacher has predictions of train (\d+) of \1, dev 60 of 60, test ", plan)
+    assert "the teacher's logits are divided by " in log
+    stages = json.loads((tmp_path / "runs" / "llm" / "metrics.json").read_text())["stages"]
+    assert stages["student"]["sets"]["test"]["given"]["accuracy"]["value"] > 0.7
+    example = json.loads(blocks("json")[0])
+    assert set(example) == set(json.loads((tmp_path / "answers.jsonl").read_text().splitlines()[0]))
