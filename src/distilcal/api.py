@@ -175,6 +175,7 @@ def distill(
     store: str | Path | None = None,
     changes: Sequence[str] = (),
     dry_run: bool = False,
+    track: str = "",
     progress: bool | OnStageProgress = True,
 ) -> Result:
     """Turn data and a teacher into a smaller student whose confidence can be trusted.
@@ -245,6 +246,8 @@ def distill(
         Changes to the recipe, such as ``stages.student.train.schedule=cosine``.
     dry_run : bool, default False
         Return what would be done, and write nothing. A teacher that is a function is not asked.
+    track : {"", "tensorboard", "wandb", "mlflow"}
+        Log losses and metrics to this tracker; its files go to ``track/`` in the folder of the run.
     progress : bool or callable, default True
         Show bars on a terminal or in a notebook; or a callable that receives the name of a stage and its `TrainingProgress`.
 
@@ -296,7 +299,7 @@ def distill(
         with tempfile.TemporaryDirectory() as temporary:
             planned: Any = _plan(settings, sources, Path(temporary), store, changes)
             return planned  # type: ignore[no-any-return]  # the one case that is not a Result
-    _run(settings, sources, folder, store, changes, progress)
+    _run(settings, sources, folder, store, changes, progress, track)
     return Result(folder)
 
 
@@ -579,11 +582,13 @@ def _run(
     store: Path,
     changes: Sequence[str],
     progress: bool | OnStageProgress,
+    track: str,
 ) -> None:
     from distilcal.pipeline import run_recipe
     from distilcal.pipeline.asking import forget_answers
     from distilcal.pipeline.distill import recipe_for_distillation
     from distilcal.pipeline.in_memory import InMemory
+    from distilcal.pipeline.tracking import track_run
 
     inputs = InMemory(folder / "data")
     settings = _add_sources(settings, sources, inputs)
@@ -596,7 +601,7 @@ def _run(
             inputs.write(splits, teacher_labels=settings.teacher_labels, on_progress=on_progress)
 
     in_memory = bool(inputs.datasets or inputs.configs)
-    with _training_progress(progress) as on_progress:
+    with _training_progress(progress) as on_progress, track_run(track, recipe, folder) as on_epoch:
         run_recipe(
             recipe,
             folder,
@@ -604,6 +609,7 @@ def _run(
             loaded=inputs.datasets,
             prepare=prepare if in_memory else None,
             on_progress=on_progress,
+            on_epoch=on_epoch,
         )
     forget_answers(inputs.folder)
 

@@ -16,3 +16,5 @@ set_option = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, as stages.student.train.epochs=5."
 )
 dry_option = click.option("--dry-run", is_flag=True, help="Show what would be done and what is already in the store.")
+track_option = click.option("--track", default="", metavar="[tensorboard|wandb|mlflow]",
+                            help="Log losses and metrics to this tracker; its files go to track/ in the run.")  # fmt: skip

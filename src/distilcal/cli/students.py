@@ -15,7 +15,7 @@ MODEL_FILES = ("metrics.json", "config.json", "distilcal.json")
 
 def load_for_use(source: Path, stage: str = "") -> Student:
     """Load a student from an .onnx, the folder of a run, or a saved folder; without torch for an .onnx."""
-    if source.suffix == ".onnx":
+    if source.suffix.lower() == ".onnx":
         if stage:
             raise InputError("an .onnx holds one model", source=str(source), remedy="leave out --stage")
         from distilcal.inference.onnx import load_onnx

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distilcal.cli.console import is_main_process, let_threads_sleep, log_to_console, plain_warnings
-from distilcal.cli.options import FOLDER, dry_option, set_option, store_option
+from distilcal.cli.options import FOLDER, dry_option, set_option, store_option, track_option
 
 if TYPE_CHECKING:
     from distilcal.config.schema import Recipe
@@ -23,7 +23,10 @@ DEFAULT_OUT = Path("runs") / "distilled"
 @store_option
 @set_option
 @dry_option
-def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes: tuple[str, ...], dry_run: bool) -> None:
+@track_option
+def run_command(
+    recipe: Path, out: Path | None, only: str, store: Path, changes: tuple[str, ...], dry_run: bool, track: str
+) -> None:
     """Run a recipe: train what is not in the store, evaluate every model, write a report.
 
     RECIPE is a TOML file; 'distilcal example' prints one. An interrupted run resumes when it is started again.
@@ -34,7 +37,7 @@ def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes:
     loaded = load_recipe(recipe, changes)
     if only:
         loaded = only_stages(loaded, [name.strip() for name in only.split(",")])
-    run_and_show(loaded, out, store, dry_run)
+    run_and_show(loaded, out, store, dry_run, track)
 
 
 @click.command("distill")
@@ -74,6 +77,7 @@ def run_command(recipe: Path, out: Path | None, only: str, store: Path, changes:
 @store_option
 @set_option
 @dry_option
+@track_option
 def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry_run: bool, **flags: Any) -> None:
     """Turn data and a teacher into a smaller student whose confidence can be trusted.
 
@@ -95,18 +99,19 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     show_run(result.folder)
 
 
-def run_and_show(recipe: Recipe, out: Path | None, store: Path, dry_run: bool) -> None:
+def run_and_show(recipe: Recipe, out: Path | None, store: Path, dry_run: bool, track: str = "") -> None:
     """Run a recipe and print its results; with ``dry_run`` print what would be done."""
     folder = out if out is not None else Path("runs") / recipe.name
     with plain_warnings():
         from distilcal.pipeline import plan, run_recipe
+        from distilcal.pipeline.tracking import track_run
 
         if dry_run:
             click.echo(plan(recipe, store))
             click.echo(f"results would go to {folder}")
             return
-        with log_to_console() as console:
-            run_recipe(recipe, folder, store, on_progress=console.show_progress)
+        with log_to_console() as console, track_run(track, recipe, folder) as on_epoch:
+            run_recipe(recipe, folder, store, on_progress=console.show_progress, on_epoch=on_epoch)
     show_run(folder)
 
 

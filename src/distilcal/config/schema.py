@@ -26,6 +26,7 @@ RESERVED = (
     "report.html",
     "recipe.toml",
     "environment.json",
+    "track",
 )  # files of a run, beside its stages
 NEED_A_TEACHER = ("kd", "rkd", "crd")  # losses that compare with a teacher
 
