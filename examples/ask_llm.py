@@ -153,8 +153,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{len(set(texts)):,} texts, {len(open_texts):,} of them without an answer")
         client = OpenAI(max_retries=options.retries)
         unused = ask_all(client, question, open_texts, options.output, workers=options.workers)
-    except (DistilcalError, OpenAIError) as error:
-        sys.exit(f"error: {error}\nAnswers so far are in {options.output}; the same command continues from there.")
+    except (DistilcalError, OpenAIError, KeyboardInterrupt) as error:
+        problem = "stopped" if isinstance(error, KeyboardInterrupt) else f"error: {error}"
+        sys.exit(f"{problem}\nAnswers so far are in {options.output}; the same command continues from there.")
     print(f"Wrote {options.output}: {len(open_texts) - unused:,} new answers, {unused:,} that could not be used.")
 
 
