@@ -176,7 +176,7 @@ def _load_examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | 
         return None, "no recipe beside it says where they are"
     try:
         # Other domains have no part in what is trained on, and may be large.
-        data = read_splits(load_recipe(recipe).data.replace(ood=(), corrupt=())).train
+        data = read_splits(load_recipe(recipe).data.replace(ood=(), corrupt=(), unlabelled=None)).labelled
     except (InputError, OSError) as error:
         return None, str(error)
     assert data.labels is not None

@@ -13,6 +13,7 @@ from distilcal.data.splits import Splits
 from distilcal.io.folders import MANIFEST, digest, file_digest
 from distilcal.models.classifier import weights_path
 from distilcal.models.pretrained import PACKAGE, resolve_model
+from distilcal.pipeline.rows import stage_data
 
 # What is done after training, and what the key holds by another key.
 NOT_IN_KEY = ("calibrate", "teacher", "predictions", "map")
@@ -29,7 +30,7 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: Mapping[str, str]
     recipe : Recipe
         The recipe.
     splits : Splits
-        Its data: train and dev decide the key of a stage that is trained.
+        Its data: train and dev decide the key of a stage that is trained, unlabelled examples only if it can use them.
     keys : mapping of str to str
         The keys of the stages that it depends on.
     """
@@ -38,7 +39,7 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: Mapping[str, str]
         return digest(["predictions", [file_digest(Path(path)) for path in stage.predictions if Path(path).exists()]])
     files = _model_files_digest(stage)
     parts: list[Any] = [
-        _settings_in_key(stage, model_is_files=bool(files)),
+        _settings_in_key(stage, model_is_files=bool(files), partly_labelled=_is_partly_labelled(stage, splits)),
         files,
         recipe.seed,
         recipe.data.soft_labels,
@@ -47,18 +48,26 @@ def stage_key(name: str, recipe: Recipe, splits: Splits, keys: Mapping[str, str]
         _map_key(stage, keys),
     ]
     if stage.terms:
-        parts += [splits.train.fingerprint, splits.dev.fingerprint]
+        parts += [stage_data(stage, splits).fingerprint, splits.dev.fingerprint]
     else:
         parts += [list(splits.train.classes), type(splits.train.inputs).__name__]
     return digest(parts)
 
 
-def _settings_in_key(stage: StageSettings, *, model_is_files: bool) -> dict[str, Any]:
+def _is_partly_labelled(stage: StageSettings, splits: Splits) -> bool:
+    """Whether the stage trains on labelled and unlabelled examples."""
+    is_labelled = stage_data(stage, splits).is_labelled
+    return bool(is_labelled.any() and not is_labelled.all())
+
+
+def _settings_in_key(stage: StageSettings, *, model_is_files: bool, partly_labelled: bool) -> dict[str, Any]:
     settings: dict[str, Any] = as_table(stage)
     for field in NOT_IN_KEY:
         settings.pop(field, None)
     if not stage.record:
         settings.pop("record_features")
+    if not partly_labelled:
+        settings["train"].pop("labelled_share", None)
     model = settings["model"]
     model.pop("start_from", None)
     if stage.model.pairs == "together":  # the only way before there was a setting: old keys stay valid

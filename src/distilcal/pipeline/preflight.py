@@ -21,10 +21,11 @@ from distilcal.data import Dataset, Images, Vectors
 from distilcal.data.splits import Splits
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
-from distilcal.losses import LOSSES, required_inputs
+from distilcal.losses import LOSSES, needs_labels, required_inputs
 from distilcal.models.image import build_image_network
 from distilcal.models.pretrained import resolve_model
 from distilcal.pipeline.encoders import encoder_config, layer_count
+from distilcal.pipeline.rows import stage_data
 from distilcal.pipeline.stage import Stage
 from distilcal.pipeline.views import stage_views
 from distilcal.predictions import Predictions
@@ -79,7 +80,7 @@ def check_recipe(recipe: Recipe, splits: Splits) -> None:
             remedy=f"give at least {MIN_DEV_EXAMPLES}: epochs and temperatures are chosen on it",
         )
     for name, settings in recipe.stages.items():
-        stage = StageToCheck(name, settings, recipe, splits.train)
+        stage = StageToCheck(name, settings, recipe, stage_data(settings, splits))
         for check in STAGE_CHECKS:
             check(stage)
 
@@ -219,6 +220,43 @@ def check_map_folder(stage: StageToCheck) -> None:
         load_dynamics(stage.settings.map).for_examples(train.ids, train.labels, train.classes, stage.settings.map)
 
 
+def check_rows(stage: StageToCheck) -> None:
+    """Check that every term sees some examples, and that unlabelled ones fit the views and the share of labelled ones.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        If a term needs labels and there are none, or if unlabelled examples cannot take part.
+    """
+    is_labelled = stage.train.is_labelled
+    if is_labelled.all() or not stage.settings.terms:
+        return
+    for index, term in enumerate(stage.settings.terms):
+        if needs_labels(LOSSES[term.loss]) and not is_labelled.any():
+            raise InputError(
+                f"{stage.path}.terms[{index}]: {term.loss} needs labels, and no training example has one",
+                remedy="label some, or leave out this term",
+            )
+    for name, view in stage_views(stage.settings).items():
+        if view.pairs != "random":
+            raise InputError(
+                f"{stage.path}.views.{name}: a map has no unlabelled examples, so pairs = {view.pairs!r} cannot be drawn",
+                remedy="use pairs = 'random', leave out the terms that need no labels, or the unlabelled data",
+            )
+    if stage.settings.record and not is_labelled.any():
+        raise InputError(f"{stage.path}: no labelled example to record", remedy="leave out record")
+    if stage.settings.train.labelled_share == 1 and is_labelled.any():
+        raise InputError(
+            f"{stage.path}.train: labelled_share = 1 leaves no room for the unlabelled examples",
+            remedy="lower it, or leave out the unlabelled data",
+        )
+
+
 def check_network(stage: StageToCheck) -> None:
     """Check that the network exists for this kind of data and has the layers that are kept.
 
@@ -250,6 +288,7 @@ STAGE_CHECKS: tuple[Callable[[StageToCheck], None], ...] = (
     check_prediction_files,
     check_views_exist,
     check_losses,
+    check_rows,
     check_views,
     check_map_folder,
     check_labels_of_mixed_terms,

@@ -128,7 +128,7 @@ def _save_predictions(stage: Stage, recipe: Recipe, splits: Splits, folder: Path
     (folder / "predictions").mkdir(parents=True, exist_ok=True)
     evaluated = [splits.dev, splits.test, *splits.ood]
     if recipe.train_predictions:
-        evaluated.insert(0, splits.train)
+        evaluated.insert(0, splits.labelled)
     predictions = {}
     for data in evaluated:
         if not stage.knows(data).all():

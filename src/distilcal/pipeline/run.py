@@ -61,10 +61,18 @@ class Plan:
     overlaps: list[Overlap]
     stages: list[Stage]
 
+    @property
+    def sizes(self) -> str:
+        """The number of examples of each split, in words."""
+        counts = [f"{data.name} {len(data):,}" for data in self.splits]
+        unlabelled = int((~self.splits.train.is_labelled).sum())
+        if unlabelled:
+            counts[0] += f" ({unlabelled:,} unlabelled)"
+        return ", ".join(counts)
+
     def __str__(self) -> str:
         """Return the data and the stages in lines."""
-        counts = ", ".join(f"{data.name} {len(data):,}" for data in self.splits)
-        lines = [f"data: {counts}; {len(self.splits.train.classes)} classes"]
+        lines = [f"data: {self.sizes}; {len(self.splits.train.classes)} classes"]
         for overlap in self.overlaps:
             examples = counted(overlap.rows, "example")
             lines.append(f"note: {examples} of {overlap.second} ({overlap.share:.1%}) also in {overlap.first}")
@@ -235,8 +243,7 @@ def _first_missing(folder: Path) -> Path | None:
 
 
 def _log_data(planned: Plan) -> None:
-    counts = ", ".join(f"{data.name} {len(data):,}" for data in planned.splits)
-    logger.info("data: %s; %d classes", counts, len(planned.splits.train.classes))
+    logger.info("data: %s; %d classes", planned.sizes, len(planned.splits.train.classes))
     for overlap in planned.overlaps:
         logger.warning(
             "%s of %s (%.1f%%) also in %s", counted(overlap.rows, "example"), overlap.second, 100 * overlap.share, overlap.first

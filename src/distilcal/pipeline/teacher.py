@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import softmax
 
 from distilcal.calibrate import fit_temperature
@@ -13,14 +14,16 @@ from distilcal.config.schema import ModelSettings
 from distilcal.data import Dataset
 from distilcal.data.splits import Splits
 from distilcal.errors import InputError
-from distilcal.losses import LOSSES, required_inputs
+from distilcal.losses import LOSSES, required_inputs, rows_in_use
 from distilcal.models.classifier import Classifier, derive_classifier
 from distilcal.models.inputs import ImageInputs
 from distilcal.models.network import fold_temperature
 from distilcal.pipeline.logs import main_process_logger
+from distilcal.pipeline.rows import stage_data
 from distilcal.pipeline.stage import Stage
 from distilcal.pipeline.views import stage_views
 from distilcal.predictions import Predictions
+from distilcal.selective import counted
 from distilcal.training import Features, same_inputs
 from distilcal.training.distributed import ProcessGroup
 from distilcal.views import build_term
@@ -37,8 +40,66 @@ class Teacher:
     live: Classifier | None = None
 
 
+def training_rows(stage: Stage, splits: Splits, stages: Mapping[str, Stage]) -> Dataset:
+    """Return the training examples that a stage learns from, and log how many it cannot use.
+
+    A teacher that is known by its predictions may know only some examples. The others are taught by their labels alone, and
+    those that have none are left out.
+
+    Parameters
+    ----------
+    stage : Stage
+        The stage.
+    splits : Splits
+        The data.
+    stages : mapping of str to Stage
+        All stages of the recipe, its teacher among them.
+
+    Returns
+    -------
+    Dataset
+        Labelled rows first.
+
+    Raises
+    ------
+    InputError
+        If no example is left.
+    """
+    train = stage_data(stage.settings, splits)
+    teacher = stages.get(stage.settings.teacher)
+    known = np.ones(len(train), dtype=bool) if teacher is None else teacher.knows(train)
+    used = rows_in_use([LOSSES[term.loss] for term in stage.settings.terms if term.loss in LOSSES], train.is_labelled, known)
+    if not used.any():
+        raise InputError(
+            f"stages.{stage.name}: no training example has what its terms read",
+            remedy="add labels, or predictions of the teacher for these examples",
+        )
+    if teacher is not None and not known.all():
+        _log_unknown(stage.name, teacher.name, used, known, train)
+    return train if used.all() else train.select(used)
+
+
+def _log_unknown(stage: str, teacher: str, used: NDArray[np.bool_], known: NDArray[np.bool_], train: Dataset) -> None:
+    by_labels = int((used & ~known & train.is_labelled).sum())
+    if by_labels:
+        logger.warning(
+            "%s: %s of train not among the predictions of %s, taught by labels alone",
+            stage,
+            counted(by_labels, "example"),
+            teacher,
+        )
+    left_out = int((~used).sum())
+    if left_out:
+        logger.warning(
+            "%s: %s of train left out: not among the predictions of %s, and no term can use them",
+            stage,
+            counted(left_out, "example"),
+            teacher,
+        )
+
+
 def load_teacher(
-    stage: Stage, student: Classifier, splits: Splits, stages: Mapping[str, Stage], processes: ProcessGroup
+    stage: Stage, student: Classifier, train: Dataset, dev: Dataset, stages: Mapping[str, Stage], processes: ProcessGroup
 ) -> Teacher:
     """Return what a stage's losses need of its teacher.
 
@@ -48,8 +109,10 @@ def load_teacher(
         The student's stage.
     student : Classifier
         The student's network, not trained yet.
-    splits : Splits
-        The outputs are those on train; a temperature is fitted on dev.
+    train : Dataset
+        The examples that the student learns from, on which the outputs are computed.
+    dev : Dataset
+        What a temperature is fitted on.
     stages : mapping of str to Stage
         All stages of the recipe.
     processes : ProcessGroup
@@ -73,9 +136,9 @@ def load_teacher(
     with processes.main_process_first():
         if not runs_live:
             logger.info("%s: predictions of %s on the training data, computed or from the store", stage.name, teacher.name)
-            predictions, features = _training_outputs(teacher, splits.train, names)
+            predictions, features = _training_outputs(teacher, train, names)
         if settings.scale_teacher:
-            temperature = _fit_teacher_temperature(stage, teacher, splits.dev)
+            temperature = _fit_teacher_temperature(stage, teacher, dev)
     if predictions is not None and temperature is not None:
         predictions = _divide_logits(predictions, temperature)
     if not runs_live and not sees_mixes:

@@ -22,8 +22,9 @@ from distilcal.io.locks import file_lock
 from distilcal.models.classifier import Classifier, build_classifier, derive_classifier, save_classifier
 from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_predictions
+from distilcal.pipeline.rows import stage_data
 from distilcal.pipeline.stage import MAP, Stage
-from distilcal.pipeline.teacher import Teacher, load_teacher
+from distilcal.pipeline.teacher import Teacher, load_teacher, training_rows
 from distilcal.pipeline.views import build_recorder, build_views, feature_width
 from distilcal.training import TrainingProgress, TrainingResult, fit
 from distilcal.training.distributed import ProcessGroup
@@ -99,11 +100,12 @@ def _train(
     on_progress: Callable[[TrainingProgress], None] | None,
     on_epoch: Callable[[dict[str, Any]], None] | None,
 ) -> TrainedStage:
-    settings, train = stage.settings, splits.train
+    settings, train = stage.settings, stage_data(stage.settings, splits)
     classifier = _build_classifier(stage, recipe, train, stages)
     if not settings.terms:
         return TrainedStage(classifier, history={"epochs": []})
-    teacher = load_teacher(stage, classifier, splits, stages, processes)
+    train = training_rows(stage, splits, stages)
+    teacher = load_teacher(stage, classifier, train, splits.dev, stages, processes)
     terms = _build_terms(stage, train, classifier, teacher, recipe.seed)
     map_folders = {name: other.folder / MAP for name, other in stages.items()}
     views, groups = build_views(stage.name, settings, train, classifier, map_folders)
@@ -112,7 +114,14 @@ def _train(
     with processes.main_process_first():  # what is tokenised or encoded once is there for the others
         for data in (train, splits.dev):
             classifier.inputs.prepare(data, stage.store)
-    logger.info("%s: training %s parameters on %s examples", stage.name, f"{classifier.parameters:,}", f"{len(train):,}")
+    unlabelled = int((~train.is_labelled).sum())
+    logger.info(
+        "%s: training %s parameters on %s examples%s",
+        stage.name,
+        f"{classifier.parameters:,}",
+        f"{len(train):,}",
+        f", {unlabelled:,} of them unlabelled" if unlabelled else "",
+    )
     result = fit(
         classifier,
         train,
@@ -164,12 +173,16 @@ def _build_classifier(stage: Stage, recipe: Recipe, train: Dataset, stages: Mapp
 
 
 def _build_terms(stage: Stage, train: Dataset, classifier: Classifier, teacher: Teacher, seed: int) -> list[Term]:
-    """The terms of a stage; losses with a memory are built for these data and networks."""
+    """The terms of a stage; losses with a memory are built for these data and networks.
+
+    All that have a memory need labels: it is of the labelled examples, which are the first rows of the data.
+    """
     assert train.labels is not None
+    labels = train.labels[train.is_labelled]
     context: dict[str, Any] = {
-        "n_data": len(train),
+        "n_data": len(labels),
         "classes": len(train.classes),
-        "labels": torch.from_numpy(np.ascontiguousarray(train.labels)),
+        "labels": torch.from_numpy(np.ascontiguousarray(labels)),
         "features": feature_width(classifier),
     }
     if teacher.features is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from distilcal.config.schema import StageSettings, ViewSettings, is_folder
-from distilcal.data import Dataset
+from distilcal.data import Dataset, labelled_part
 from distilcal.dynamics import Dynamics, Recorder, aum_halves, load_dynamics
 from distilcal.errors import InputError
 from distilcal.models.classifier import Classifier
@@ -95,7 +95,7 @@ def build_recorder(stage: StageSettings, train: Dataset, classifier: Classifier,
     stage : StageSettings
         Its ``record_features`` decides whether features are recorded beside the logits.
     train : Dataset
-        The training data, with labels.
+        The training data, labelled examples first; these are recorded, each once an epoch.
     classifier : Classifier
         The network that is trained.
     folder : Path
@@ -105,12 +105,20 @@ def build_recorder(stage: StageSettings, train: Dataset, classifier: Classifier,
     -------
     Recorder
     """
+    repeats_rows = not train.is_labelled.all()  # a batch with a stated share of labelled examples may repeat them
+    train = labelled_part(train)
     assert train.labels is not None
     width = feature_width(classifier) if stage.record_features else 0
     is_large = len(train) * (len(train.classes) + width) * 4 > IN_MEMORY
     own_folder = folder / f"dynamics-{os.environ.get('RANK', '0')}"
     return Recorder(
-        train.ids, train.labels, train.classes, width=width, folder=own_folder if is_large else None, own_rows=False
+        train.ids,
+        train.labels,
+        train.classes,
+        width=width,
+        folder=own_folder if is_large else None,
+        own_rows=False,
+        once=repeats_rows,
     )
 
 
