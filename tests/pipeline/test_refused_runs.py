@@ -29,7 +29,7 @@ def refused(place, tmp_path, *arguments):
         (["--train", "train.csv", "--teacher", "encoder", "--text", "words"], "no column 'words'"),
         (["--train", "train.csv", "--teacher", "encoder", "--test", "odd.csv"], "odd.csv, line 3: label 'neutral' is not"),
         (["--train", "train.csv", "--teacher", "other-classes"], "knows the classes 'sad', 'happy', the data 'neg', 'pos'"),
-        (["--train", "train.csv", "--teacher", "short.csv", "--student", "encoder"], "of the 210 rows of 'train'"),
+        (["--train", "train.csv", "--teacher", "short.csv", "--student", "encoder"], "of the 30 rows of dev, too few for its temperature"),
         (
             ["--train", "train.csv", "--teacher", "strange.csv", "--student", "encoder"],
             "has classes 'up', 'down', not 'neg', 'pos'",
@@ -48,7 +48,7 @@ def refused(place, tmp_path, *arguments):
 def test_bad_input_is_one_line_with_the_remedy(place, tmp_path, arguments, words):
     (place / "odd.csv").write_text("text,label\ngood,pos\nmeh,neutral\n")
     teacher_file(place / "full.csv", place / "train.csv")
-    teacher_file(place / "short.csv", place / "train.csv", drop=10)
+    teacher_file(place / "short.csv", place / "train.csv", drop=290)
     teacher_file(place / "strange.csv", place / "train.csv", classes=("up", "down"))
     if not (place / "other-classes").exists():
         save_model(place / "other-classes", labels=("sad", "happy"))
