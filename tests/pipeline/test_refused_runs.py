@@ -29,7 +29,10 @@ def refused(place, tmp_path, *arguments):
         (["--train", "train.csv", "--teacher", "encoder", "--text", "words"], "no column 'words'"),
         (["--train", "train.csv", "--teacher", "encoder", "--test", "odd.csv"], "odd.csv, line 3: label 'neutral' is not"),
         (["--train", "train.csv", "--teacher", "other-classes"], "knows the classes 'sad', 'happy', the data 'neg', 'pos'"),
-        (["--train", "train.csv", "--teacher", "short.csv", "--student", "encoder"], "of the 30 rows of dev, too few for its temperature"),
+        (
+            ["--train", "train.csv", "--teacher", "short.csv", "--student", "encoder"],
+            "rows of dev, too few for its temp",
+        ),
         (
             ["--train", "train.csv", "--teacher", "strange.csv", "--student", "encoder"],
             "has classes 'up', 'down', not 'neg', 'pos'",
