@@ -180,8 +180,9 @@ class InMemory:
         self._write_models()
         if self.teacher is not None:
             classes = splits.train.classes
-            probs = np.full((len(splits.train), len(classes)), 1 / len(classes))
-            Predictions.from_probs(probs, ids=splits.train.ids, classes=classes).save(self.teacher_file)
+            ids = np.unique(np.concatenate([data.ids for data in splits]))
+            probs = np.full((len(ids), len(classes)), 1 / len(classes))
+            Predictions.from_probs(probs, ids=ids, classes=classes).save(self.teacher_file)
 
     def _write_models(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
