@@ -15,7 +15,7 @@ from tiny import save_model
 
 from distilcal.pipeline.distill import DistillSettings, recipe_for_distillation
 
-OF_THE_COMMAND = {"out", "store", "changes", "dry_run"}  # where and how it runs, not what
+OF_THE_COMMAND = {"out", "store", "changes", "dry_run", "track"}  # where and how it runs, not what
 OF_THE_FUNCTION = {*OF_THE_COMMAND, "column_mapping", "progress"}
 
 
