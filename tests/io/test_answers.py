@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def logs(**by_class):
         (logs(Positive=0.9), [0.05, 0.05, 0.9]),
         ({"positive": 0.0004, "negative": -9.0}, [math.exp(-9), 0.0, 1.0]),  # above 1 by rounding
         ({"positive": 0.0}, [0.0, 0.0, 1.0]),
+        ({"positive": 0, "negative": -(10**400)}, [0.0, 0.0, 1.0]),
         ({"positive": -0.1, "negative": -9999.0, "neutral": -math.inf}, [0.0, 0.0, 1.0]),
     ],
 )
@@ -197,6 +199,7 @@ MISTAKES = {
     "no answer": ({"id": 1, "reply": "yes"}, "the object has id, reply; an answer needs 'top_logprobs', 'label' or 'labels'"),
     "list as id": ({"id": [1], "label": "positive"}, r"id \[1\] is neither text nor a number"),
     "number as text": ({"text": 3, "label": "positive"}, "text 3 is not a text"),
+    "text and pair": ({"text": 3, "pair": "a", "label": "positive"}, "text 3 is not a text"),
     "number as pair": ({"text": "a", "pair": 3, "label": "positive"}, "pair 3 is not a text"),
     "unknown label": (
         {"id": 1, "label": "fine"},
@@ -214,6 +217,7 @@ MISTAKES = {
     "text as number": ({"id": 1, "top_logprobs": {"positive": "-0.1"}}, "'positive' is '-0.1', not a number"),
     "nan": ({"id": 1, "top_logprobs": {"positive": math.nan}}, "is nan, not a number"),
     "null": ({"id": 1, "top_logprobs": [{"token": "a", "logprob": None}]}, "'a' is None, not a number"),
+    "many digits": ({"id": 1, "top_logprobs": {"positive": 10**400}}, "'positive' is 1.0, above 0"),
     "no token": ({"id": 1, "top_logprobs": [{"logprob": -0.1}]}, "is not a token"),
     "strings": ({"id": 1, "top_logprobs": ["positive"]}, "'positive' is not a token"),
     "predictions": ({"id": 1, "label": "positive", "probs": [0, 0, 1]}, "'probs' among answers"),
@@ -244,6 +248,24 @@ def test_mistakes_of_whole_files(tmp_path):
         read_predictions(write(path, tokens))
     with pytest.raises(InputError, match="no answer names a class"):
         read_answers(write(path, {"id": 1, "top_logprobs": {}}))
+
+
+def test_damaged_bytes_give_predictions_or_one_clear_error(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    records = [{"id": 1, "top_logprobs": logs(positive=0.7)}, {"text": "é", "labels": ["neutral", "positive"]}]
+    records += [
+        {"id": 2, "top_logprobs": [{"token": " positive", "logprob": -0.1}], "label": "negative"},
+        {"id": 1, "label": "neutral"},
+    ]
+    whole = write(path, *records).read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        data = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            data[rng.integers(0, len(data))] = rng.integers(0, 256)
+        path.write_bytes(bytes(data))
+        with suppress(InputError):  # anything else fails the test
+            read_predictions(path, classes=CLASSES)
 
 
 def test_reading_is_linear_in_the_number_of_answers(tmp_path):

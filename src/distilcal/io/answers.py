@@ -32,6 +32,7 @@ SCORES = "top_logprobs"
 TEXT_ID_DIGITS = 16  # of the hash of a text that is its id, as in a Dataset without ids
 SEPARATOR = "\x1f"  # between the texts of a pair
 ROUNDING = 1e-3  # how far the probabilities of an answer may be above 1 by rounding
+LOWEST_LOGPROB = -9999  # as APIs give it for what is very unlikely
 SMALLEST_PROBABILITY = 1e-7  # of a class in an answer with log-probabilities: a language model rules nothing out
 
 logger = logging.getLogger(__name__)
@@ -162,8 +163,9 @@ class _Answers:
         """Add a class and return its index."""
         index = len(self.class_names)
         self.class_names.append(name)
-        self.by_name[name] = index
-        self.by_folded_name[name.casefold()] = None if name.casefold() in self.by_folded_name else index
+        exact, folded = name.strip(), name.strip().casefold()
+        self.by_name[exact] = index
+        self.by_folded_name[folded] = None if folded in self.by_folded_name else index
         return index
 
     def look_up(self, name: str) -> int | None:
@@ -284,10 +286,9 @@ def _example_id(record: dict[str, Any]) -> str:
         return str(id_)
     if text is None:
         raise InputError("the answer names no example", remedy="give its 'id' or its 'text'")
-    if not isinstance(text, str) or not (pair is None or isinstance(pair, str)):
-        raise InputError(
-            f"text {text!r} is not a text" if pair is None else f"pair {pair!r} is not a text", remedy="fix the line"
-        )
+    for key, value in (("text", text), ("pair", pair)):
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{key} {value!r} is not a text", remedy="fix the line")
     return text_id(text, pair)
 
 
@@ -318,15 +319,16 @@ def _parse_tokens(answers: _Answers, tokens: list[Any]) -> dict[int, float]:
     return _check_sum(probabilities)
 
 
-def _probability(name: str, logprob: object) -> float:
-    if type(logprob) not in (int, float) or math.isnan(float(logprob)):  # type: ignore[arg-type]
+def _probability(name: str, logprob: Any) -> float:
+    if type(logprob) is int:
+        logprob = float(max(min(logprob, 1), LOWEST_LOGPROB))  # an integer may have more digits than a float can hold
+    if type(logprob) is not float or math.isnan(logprob):
         raise InputError(f"the log-probability of {name!r} is {logprob!r}, not a number", remedy="give a natural logarithm")
-    value = float(logprob)  # type: ignore[arg-type]
-    if value > ROUNDING:
+    if logprob > ROUNDING:
         raise InputError(
-            f"the log-probability of {name!r} is {value:g}, above 0", remedy="give the natural logarithm of a probability"
+            f"the log-probability of {name!r} is {logprob!r}, above 0", remedy="give the natural logarithm of a probability"
         )
-    return math.exp(min(value, 0.0))
+    return math.exp(min(logprob, 0.0))
 
 
 def _check_sum(probabilities: dict[int, float]) -> dict[int, float]:
