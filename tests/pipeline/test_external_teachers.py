@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -161,6 +162,28 @@ def test_a_student_of_labels_without_confidence(place, tmp_path, caplog):
     calibrator = json.loads((tmp_path / "run" / "teacher" / "calibrator.json").read_text())
     assert calibrator["value"] == 1.0
     assert "labels without a confidence have no temperature" in calibrator["fit"]["message"]
+
+
+def test_answers_about_a_part_of_the_data(place, tmp_path, caplog):
+    write_csv(tmp_path / "more.csv", 120, 3)
+    answers = write_answers(tmp_path / "answers.jsonl", place / "train.csv", soft)
+    more = write_answers(tmp_path / "more.jsonl", tmp_path / "more.csv", soft)
+    lines = answers.read_text().splitlines()[:-20] + more.read_text().splitlines()[:-30]
+    answers.write_text("\n".join([*lines, json.dumps({"text": "unheard of", "label": "pos"})]))
+    with caplog.at_level(logging.INFO, logger="distilcal"):
+        distil(place, tmp_path, "--teacher", answers, "--unlabelled", tmp_path / "more.csv")
+    coverage = re.search(
+        r"teacher has predictions of train (\d+) of (\d+), dev (\d+) of 30, test (\d+) of 60; (.*)", caplog.text
+    )
+    known, rows, dev, test = (int(number) for number in coverage.groups()[:4])
+    assert known + dev + test + 50 == rows + 90
+    assert coverage.group(5) == "1 row of its predictions about nothing in the data"
+    assert "taught by labels alone" in caplog.text
+    assert "the teacher's logits are divided by" in caplog.text  # with the rows of dev that it knows
+    stages = json.loads((tmp_path / "run" / "metrics.json").read_text())["stages"]
+    complete = {name for name, covered in (("dev", dev == 30), ("test", test == 60)) if covered}
+    assert set(stages["teacher"]["sets"]) == complete
+    assert stages["student"]["sets"]["test"]["given"]["accuracy"]["value"] > 0.7
 
 
 @pytest.mark.parametrize("more", [["--dry-run"], []], ids=["dry run", "run"])
