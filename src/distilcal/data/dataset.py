@@ -271,7 +271,9 @@ class Dataset:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, {len(self):,} {self.input_kind}, {len(self.classes)} classes)"
+        unlabelled = int((~self.is_labelled).sum())
+        partly = f", {unlabelled:,} unlabelled" if 0 < unlabelled < len(self) else ""
+        return f"Dataset({self.name!r}, {len(self):,} {self.input_kind}, {len(self.classes)} classes{partly})"
 
     @property
     def input_kind(self) -> str:

@@ -191,7 +191,7 @@ def cached_splits(data: DataSettings) -> Splits:
 
 def _measured(stage: Stage, splits: Splits, measure: Measure, store: Path) -> str:
     """Evaluate a stage, unless the store holds its evaluation; return the key of the folder with predictions and metrics."""
-    by_name = {data.name: data for data in splits}
+    by_name = {data.name: data for data in (splits.labelled, splits.dev, splits.test, *splits.ood)}
     sets = {name: by_name[name] for name in dict.fromkeys(("dev", *measure.sets))}
     fingerprints = {name: data.fingerprint for name, data in sets.items()}
     key = digest([stage.key, fingerprints, measure.metrics, measure.features, measure.map, RESAMPLES])

@@ -228,7 +228,8 @@ def fit(
                 learning_rate = settings.lr * factor
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate
-                losses = add_gradient(objective, StepContext(rows, (seed, epoch, step)), augment)
+                is_labelled = train.is_labelled[rows] if objective.source.is_partly_labelled else None
+                losses = add_gradient(objective, StepContext(rows, (seed, epoch, step), is_labelled), augment)
                 means.add(losses)
                 if settings.clip:
                     if accelerator.scaler is not None:

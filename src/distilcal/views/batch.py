@@ -33,6 +33,7 @@ class StepContext:
 
     rows: RowIndices  # (N,) positions in the training set
     seed: tuple[int, ...] = (0,)  # of the run, the epoch and the step
+    is_labelled: NDArray[np.bool_] | None = None  # (N,) which rows are; None: all, or it does not matter
 
     def rng(self, *use: int) -> np.random.Generator:
         """Return a new generator for one use of random numbers in this step."""

@@ -31,7 +31,7 @@ BLOCK = 1 << 20  # cosines at a time: 4 MB
 
 @dataclass(frozen=True)
 class RandomPairs:
-    """Pairs the examples of a step by a random permutation.
+    """Pairs the examples of a step by a random permutation; labelled and unlabelled ones each among themselves.
 
     Attributes
     ----------
@@ -44,10 +44,23 @@ class RandomPairs:
     def __call__(self, network: Any, batch: Batch, number: int) -> Partners:
         rng = batch.step.rng(PAIRS, number)
         has_partner = np.ones(len(batch.positions), dtype=bool)
+        is_labelled = batch.step.is_labelled
         if self.only_own:
-            return batch.rows[rng.permutation(len(batch.rows))], has_partner
+            is_labelled = None if is_labelled is None else is_labelled[batch.positions]
+            return batch.rows[_permute(len(batch.rows), is_labelled, rng)], has_partner
         rows = batch.step.rows
-        return rows[rng.permutation(len(rows))[batch.positions]], has_partner
+        return rows[_permute(len(rows), is_labelled, rng)[batch.positions]], has_partner
+
+
+def _permute(count: int, is_labelled: NDArray[np.bool_] | None, rng: np.random.Generator) -> RowIndices:
+    """A random permutation, in which labelled positions stay among themselves: a mix of two kinds would have no label."""
+    order = rng.permutation(count)
+    if is_labelled is None:
+        return order
+    within = np.empty_like(order)
+    for kind in (is_labelled, ~is_labelled):
+        within[kind] = order[kind[order]]
+    return within
 
 
 @dataclass(frozen=True)
