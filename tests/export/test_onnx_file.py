@@ -126,7 +126,7 @@ def test_an_uncertain_loss_is_a_warning(files, tmp_path, monkeypatch):
     assert (tmp_path / "student.onnx").exists()
 
 
-def zeroed(model):
+def zeroed(model, pixels=None):
     from copy import deepcopy
 
     changed = deepcopy(model)
@@ -194,3 +194,23 @@ def test_images_are_normalised_in_the_graph(tmp_path):
     assert np.abs(probs - student.predict_proba(data)).max() < 1e-5
     with pytest.raises(InputError, match="images of 32 × 32 × 3, got 16 × 16 × 3"):
         load_onnx(tmp_path / "student.onnx").predict(np.zeros((1, 16, 16, 3), np.uint8))
+
+
+@pytest.mark.slow
+def test_convolutions_are_in_8_bits_and_calibrated_again(tmp_path):
+    from small import pictures
+
+    data = pictures(60)
+    model = build_classifier(ModelSettings(name="resnet8x4"), data)
+    student = as_student(model, calibrator=FITS["temperature"](predict(model, data)))
+    report = student.export_onnx(tmp_path / "student.onnx", int8=True, dev=data, test=data, max_drop=100)
+    assert report.exported.size < 0.3 * report.reference.size
+    assert report.comparison["nll"].difference == pytest.approx(0, abs=0.02)
+
+
+def test_8_bits_of_a_student_with_folded_calibration_are_calibrated_again(classifier, tmp_path):
+    student = as_student(classifier, folded={"kind": "temperature", "value": 2.0, "folded": True})
+    student.export_onnx(tmp_path / "student.onnx", int8=True, dev=DEV)
+    description = load_onnx(tmp_path / "student.onnx").backend.description
+    assert description.calibration["fit"]["rows"] == len(DEV)
+    assert description.dev["rows"] == len(DEV)

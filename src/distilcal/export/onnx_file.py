@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from distilcal.export.student import TorchStudent
 
 PACKAGES = ("distilcal", "torch", "transformers", "onnx", "onnxruntime", "tokenizers")
+RANGED_IMAGES = 256  # images that decide the ranges of activations
 TOLERANCE = 1e-4  # largest difference of a probability to torch's; a faithful export stays far below
 ODD_TEXTS = ("", " ", "a fine film", "naïve 中文 😀👩‍👩‍👧 x̂", "[SEP] </s> <mask> #tag\t\n", "word " * 700)
 
@@ -156,7 +157,11 @@ def _image_size(*parts: Dataset | None) -> tuple[int, int]:
 
 def _quantised(student: TorchStudent, content: OnnxContent, dev: Dataset, path: Path, tokenizer: bytes | None) -> OnnxContent:
     """The same network in 8 bits, calibrated on dev as the quantised file itself predicts it."""
-    logits = quantise(content.logits)
+    pixels = None
+    if isinstance(dev.inputs, Images):
+        rows = np.linspace(0, len(dev) - 1, min(len(dev), RANGED_IMAGES)).astype(np.int64)
+        pixels = dev.inputs.pixels[rows]
+    logits = quantise(content.logits, pixels)
     uncalibrated = OnnxContent(logits, None, None, quantised=True)
     predictions = load_onnx(_write_files(path, student, uncalibrated, tokenizer), threads=1).predictions(dev).rename("dev")
     method = _calibration_method(student)
