@@ -1,6 +1,8 @@
 """A student is loaded from a run, from what it saved, or from a folder of transformers."""
 
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -46,3 +48,18 @@ def test_what_cannot_be_loaded_is_one_clear_error(run, tmp_path):
         load_student(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         load_student(tmp_path / "nothing")
+
+
+def test_threads_that_share_a_student_take_turns(tmp_path):
+    save_model(tmp_path / "model", labels=("pos", "neg"))
+    student = load_student(tmp_path / "model")
+    batches = [[f"a film {'very ' * length} good"] * 3 for length in range(12)] * 5
+    expected = [student.predict_proba(texts) for texts in batches]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads get in each other's way as often as they can
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            for got, probs in zip(threads.map(student.predict_proba, batches), expected, strict=True):
+                np.testing.assert_array_equal(got, probs)
+    finally:
+        sys.setswitchinterval(interval)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from distilcal.predictions import Predictions
 from distilcal.runs import main_stage
 from distilcal.training import compute_outputs
 
+ONE_THREAD = Lock()  # a network keeps the features of its last batch, and a tokenizer its settings
 LONGEST = 512  # tokens of a text, for a model whose tokenizer has no limit of its own
 
 
@@ -45,8 +47,9 @@ class TorchBackend:
     batch: int = 64
 
     def compute_logits(self, data: Dataset, on_progress: OnProgress | None = None) -> NDArray[Any]:
-        """Return the logits (N, K) of examples."""
-        return compute_outputs(self.classifier, data, batch=self.batch, on_progress=on_progress)["logits"]
+        """Return the logits (N, K) of examples; threads take turns."""
+        with ONE_THREAD:
+            return compute_outputs(self.classifier, data, batch=self.batch, on_progress=on_progress)["logits"]
 
 
 @dataclass(frozen=True)
