@@ -1,6 +1,7 @@
 """distilcal as scikit-learn estimators.
 
-`CalibratedClassifier` calibrates any classifier with our methods.
+`DistilledClassifier` distils a teacher into a calibrated student, and `CalibratedClassifier` calibrates any classifier with our
+methods. ``EXPECTED_FAILED_CHECKS`` names the checks of scikit-learn that do not apply to the first, with the reason.
 """
 
 from distilcal.errors import MissingDependencyError
@@ -11,5 +12,6 @@ except ImportError:
     raise MissingDependencyError("scikit-learn is not installed", remedy="pip install 'distilcal[sklearn]'") from None
 
 from distilcal.integrations.sklearn.calibrated import CalibratedClassifier
+from distilcal.integrations.sklearn.distilled import EXPECTED_FAILED_CHECKS, DistilledClassifier
 
-__all__ = ["CalibratedClassifier"]
+__all__ = ["EXPECTED_FAILED_CHECKS", "CalibratedClassifier", "DistilledClassifier"]
