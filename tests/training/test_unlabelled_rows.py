@@ -253,6 +253,12 @@ def test_memories_are_of_labelled_rows_only(name):
         assert made.loss.times_right.max() == 2
 
 
+def test_an_example_that_comes_again_in_an_epoch_is_ranked_once():
+    made = term("crl")
+    fit(student(), MIXED, DEV, [made, term("kd")], HOW.replace(epochs=3, labelled_share=0.9), **partial_teacher(np.arange(90)))
+    assert made.loss.times_right.max() == 3  # of three epochs, though it came eleven times in each
+
+
 def test_only_labelled_rows_are_recorded():
     recorder = Recorder(MIXED.ids[:LABELLED], MIXED.labels[:LABELLED], MIXED.classes, width=7, own_rows=False)
     trained(["cross_entropy", "kd"], recorder=recorder)

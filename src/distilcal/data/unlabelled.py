@@ -199,6 +199,7 @@ def _unique_ids(parts: Sequence[Dataset]) -> NDArray[np.str_]:
     if not len(repeated):
         return ids.astype(str)
     contents = np.concatenate([data.content_keys for data in parts])
+    names = np.repeat([data.name for data in parts], [len(data) for data in parts])
     taken = set(ids.tolist())
     last_number: dict[str, int] = {}
     for row in repeated.tolist():
@@ -206,6 +207,7 @@ def _unique_ids(parts: Sequence[Dataset]) -> NDArray[np.str_]:
         if ids[row].partition("-")[0] != base:
             raise InputError(
                 f"the id {ids[row]!r} of an unlabelled example is the id of another example of the training data",
+                source=str(names[row]),
                 remedy="give every example of both an id of its own, or none to have them made from content",
             )
         number = last_number.get(base, 1) + 1

@@ -55,20 +55,24 @@ class CorrectnessRanking(nn.Module):
         self.rank = rank
         self.times_right: Tensor
         self.most: Tensor
+        self.counted: Tensor
         self.register_buffer("times_right", torch.zeros(n_data, dtype=torch.float64))
         self.register_buffer("most", torch.ones((), dtype=torch.float64))
+        self.register_buffer("counted", torch.zeros(n_data, dtype=torch.bool))  # in this epoch
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Set the count that a sample can have reached: the number of epochs before this one, at least 1."""
         self.most.fill_(max(1, epoch))
+        self.counted.fill_(False)
 
     def forward(self, logits: Tensor, labels: Tensor, ids: Tensor) -> Tensor:
-        """Return the loss of a batch and count which of its examples were right."""
+        """Return the loss of a batch and count which of its examples were right, each once an epoch."""
         log_probs = log_softmax(at_least_float32(logits), dim=1)
         loss = self._ranking(log_probs, ids)
         if self.training:
-            right = (log_probs.argmax(dim=1) == labels).to(self.times_right.dtype)
-            self.times_right.index_add_(0, ids, right)
+            right = (log_probs.argmax(dim=1) == labels) & ~self.counted[ids]
+            self.times_right[ids] += right.to(self.times_right.dtype)
+            self.counted[ids] = True
         return loss
 
     def _ranking(self, log_probs: Tensor, ids: Tensor) -> Tensor:
