@@ -154,7 +154,9 @@ def test_a_student_of_log_probabilities(place, tmp_path):
 def test_a_student_of_labels_without_confidence(place, tmp_path, caplog):
     answers = write_answers(tmp_path / "answers.jsonl", place / "train.csv", hard, key="id")
     with caplog.at_level(logging.INFO, logger="distilcal"):
-        distil(place, tmp_path, "--teacher", answers)
+        done = distil(place, tmp_path, "--teacher", answers)
+    assert "Against teacher (teaches student), on the same rows: accuracy" in done.output
+    assert "-inf" not in done.output
     assert "the answers of teacher have no confidence, so no temperature is fitted" in caplog.text
     assert "the teacher's logits are divided" not in caplog.text
     stages = json.loads((tmp_path / "run" / "metrics.json").read_text())["stages"]

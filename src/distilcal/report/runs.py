@@ -5,6 +5,7 @@ Everything is read from a ``RunSummary``: ``show_runs`` prints it, ``write_runs_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def _comparison_sentences(summary: RunSummary) -> Iterator[str]:
         is_teacher = other.stage == main.facts["teacher"] and other.run is main.run
         if is_teacher and size and time:
             yield f"It has {size:.0%} of its teacher's parameters and takes {time:.0%} of its time per example."
-        differences = "; ".join(_difference_text(comparison[name]) for name in METRIC_TITLES)
+        compared = (comparison[name] for name in METRIC_TITLES)  # the NLL of labels without a confidence is infinite
+        differences = "; ".join(_difference_text(metric) for metric in compared if math.isfinite(metric.difference))
         yield f"Against {comparison.a} ({other.role}), on the same rows: {differences}."
 
 
