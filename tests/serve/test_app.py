@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from urllib.parse import urlparse
 
 import numpy as np
@@ -134,6 +135,17 @@ def test_what_is_invalid_is_refused(url, body, status, message):
     found = refused(post(f"{url}/predict", body))
     assert found[0] == status
     assert message in found[1]
+
+
+@pytest.mark.parametrize("body", [b"[" + b"null," * 190_000 + b"null]", b"[[" + b"null," * 190_000 + b"null]]"])
+def test_many_faults_cost_no_more_than_one(body):
+    """Each fault would be a message of its own, and a million bytes hold many."""
+    unknown = b",".join(b'"k%d":0' % number for number in range(80_000))
+    with server_in_thread(Student(Lengths(), ("a", "b"), "vectors")) as url:
+        begun = time.monotonic()
+        assert refused(post(f"{url}/predict", b'{"vectors": ' + body + b"}"))[0] in (413, 422)
+        assert refused(post(f"{url}/predict", b"{" + unknown + b', "vectors": [[1]]}'))[0] == 422
+        assert time.monotonic() - begun < 2
 
 
 def test_only_json_is_accepted(url):

@@ -187,9 +187,8 @@ class Service:
             raise HTTPException(415, "send JSON, with the header Content-Type: application/json")
         try:
             with self.queue.admit():
-                examples, accuracy = self._parse(await read_body(request, self.limits.max_bytes))
-                answer = await self.queue.run(self._answer, examples, accuracy, is_abandoned=request.is_disconnected)
-                return answer or {}
+                body = await read_body(request, self.limits.max_bytes)
+                return await self.queue.run(self._answer, body, is_abandoned=request.is_disconnected) or {}
         except TooManyRequests:
             message = f"{self.limits.max_requests} requests are under way; try again later"
             raise HTTPException(503, message, headers={"Retry-After": "1"}) from None
@@ -227,8 +226,9 @@ class Service:
                 raise HTTPException(413, f"{kind}[{row}] has {length:,} characters; {limit}")
         return examples, accuracy
 
-    def _answer(self, examples: list[Any], accuracy: float | None) -> dict[str, Any]:
-        """Run the model; called in a thread."""
+    def _answer(self, body: bytes) -> dict[str, Any]:
+        """Parse a request and run the model; called in a thread. Requests that wait are bytes: parsed they take more memory."""
+        examples, accuracy = self._parse(body)
         lowest = self.default if accuracy is None else self.threshold(accuracy)
         inputs = as_vectors(examples) if self.student.input_kind == "vectors" else examples
         predictions = self.student.predictions(self.student.as_dataset(inputs))

@@ -119,7 +119,7 @@ def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: 
         app,
         http=TimedHttp,
         ws="none",
-        log_level="info" if access_log else "warning",
+        log_level="info" if access_log else "error",  # a warning for every invalid request would fill disks
         access_log=access_log,
         server_header=False,
         backlog=BACKLOG,
