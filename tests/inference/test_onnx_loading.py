@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import numpy as np
 import onnx
@@ -59,27 +58,22 @@ def test_batches_are_padded_to_their_own_longest_text(folder):
 
 
 def test_no_torch_is_needed_and_the_first_answer_comes_in_a_second(folder):
+    """A second of the processor's time: on a busy machine the clock's goes elsewhere."""
     code = f"""
 import sys
 for name in ("torch", "transformers", "pydantic", "pandas", "sklearn"):
     sys.modules[name] = None
 import time
-start = time.perf_counter()
+start = time.process_time()
 from distilcal.inference.onnx import load_onnx
-student = load_onnx({str(folder / "student.onnx")!r})
+student = load_onnx({str(folder / "student.onnx")!r}, threads=1)
 answer = student.predict(["great film"])
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 assert answer[0] in ("neg", "pos")
 """
-    seconds = []
-    for _ in range(3):  # the best of three: the machine may be busy
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        seconds.append(float(done.stdout))
-        if seconds[-1] < 1:
-            break
-        time.sleep(0.5)
-    assert min(seconds) < 1
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1
 
 
 def test_wrong_kinds_of_input_are_refused(folder):
