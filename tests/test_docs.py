@@ -18,7 +18,8 @@ PAGES = [
 ]
 BLOCK = re.compile(r"<!-- tested: (\S+) -->\n```(python|console)\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 EXAMPLES = [(page, *found) for page in PAGES for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
-TRAINS = ("distill-", "dynamics-", "training-", "mixing-", "models-", "losses-")  # blocks that import torch or train
+# Blocks that import torch or train.
+TRAINS = ("distill-", "dynamics-", "training-", "mixing-", "models-", "losses-", "integrations-")
 CASES = [pytest.param(*e, id=e[1], marks=[pytest.mark.slow] if e[1].startswith(TRAINS) else []) for e in EXAMPLES]
 
 
