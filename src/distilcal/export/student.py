@@ -106,6 +106,11 @@ class TorchStudent(Student):
     folded: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
+    def calibration(self) -> str | None:
+        """The kind of calibration, such as "temperature", also if it is part of the weights; None if there is none."""
+        return super().calibration if self.folded is None else str(self.folded["kind"])
+
+    @property
     def classifier(self) -> Classifier:
         """The network with its inputs and class names."""
         return self.backend.classifier

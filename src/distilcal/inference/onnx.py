@@ -213,6 +213,11 @@ class OnnxBackend:
     description: OnnxDescription
     tokenizer: Any = None
 
+    @property
+    def calibration(self) -> str | None:
+        """The kind of calibration, such as "temperature"; None if there is none."""
+        return None if self.description.calibration is None else str(self.description.calibration["kind"])
+
     def compute_logits(self, data: Dataset, on_progress: OnProgress | None = None) -> NDArray[np.float32]:
         """Return logits (N, K): the logarithms of the calibrated probabilities where the graph computes these."""
         names = [output.name for output in self.session.get_outputs()]

@@ -80,6 +80,11 @@ class Student:
     name: str = "student"
     required_accuracy: float = 0.95
 
+    @property
+    def calibration(self) -> str | None:
+        """The kind of calibration, such as "temperature", also if it is part of the network; None if there is none."""
+        return getattr(self.backend, "calibration", None) if self.calibrator is None else self.calibrator.kind
+
     def predict_proba(self, inputs: Any, *, on_progress: OnProgress | None = None) -> FloatArray:
         """Return calibrated probabilities.
 

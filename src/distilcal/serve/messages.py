@@ -60,6 +60,7 @@ class Health(BaseModel):
     classes: list[str] = Field(description="The classes, in order.")
     input_kind: str = Field(description="What the model reads: the key of the examples in a request.")
     calibrated: bool = Field(description="Whether the confidences are known to be calibrated.")
+    calibration: str | None = Field(description="How, such as temperature.")
     accuracy: float | None = Field(description="The accuracy of hand-over if a request names none.")
     threshold: float | None = Field(description="The confidence below which answers are then handed over.")
     hand_over: str = Field(description="What can be promised, as a sentence.")
