@@ -34,7 +34,10 @@ def build_console(file: TextIO | None = None) -> Console:
     -------
     rich.console.Console
     """
-    return ReportConsole(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH, file=file)
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    if file is None:
+        return ReportConsole(highlight=False, width=width)
+    return ReportConsole(highlight=False, width=width, file=file, force_jupyter=False)  # a notebook would show it at once
 
 
 def prose_width(console: Console) -> int:
