@@ -188,6 +188,18 @@ def test_hub_data_with_minus_one(tmp_path):
         read_dataset(tmp_path / "data")
 
 
+def test_hub_pictures_with_minus_one(tmp_path):
+    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    pictures = [pillow.fromarray(np.full((4, 4, 3), i, np.uint8)) for i in range(3)]
+    saved = datasets.Dataset.from_dict({"image": pictures, "label": [1, -1, 0]}, features=features)
+    saved.save_to_disk(tmp_path / "data")
+    assert read_dataset(tmp_path / "data", partly=True).labels.tolist() == [1, -1, 0]
+    assert read_unlabelled(tmp_path / "data").labels is None
+    with pytest.raises(InputError, match=r"row 1 .*: this example has no label"):
+        read_dataset(tmp_path / "data")
+
+
 def test_labels_of_unlabelled_data_are_never_read(tmp_path):
     rows = ["good,7,x", "bad,,y"]
     path = write_rows(tmp_path / "a.csv", rows, "text,label,label_prob_x")
@@ -246,6 +258,15 @@ def test_an_empty_label_of_dev_test_or_ood_is_named(files):
     for settings in ({"dev": str(empty)}, {"test": str(empty)}, {"ood": [str(empty)]}):
         with pytest.raises(InputError, match=r"empty\.csv, line 3: column 'label' has no value"):
             read_splits(DataSettings(train=str(files / "plain.csv"), **settings))
+
+
+def test_data_in_memory_are_treated_alike(files):
+    train, more = some_labelled(np.tile([0, 1, -1], 20)), Dataset(texts(["new"]))
+    settings = DataSettings(train="frame", test="other", unlabelled=["more"])
+    splits = read_splits(settings, {"frame": train, "more": more, "other": some_labelled((0, 1))})
+    assert (~splits.train.is_labelled).sum() == 21
+    with pytest.raises(InputError, match=r"other, row 0 .*: this example has no label"):
+        read_splits(settings, {"frame": train, "more": more, "other": some_labelled((-1, 1))})
 
 
 def test_train_may_be_wholly_unlabelled_if_everything_else_is_named(files):

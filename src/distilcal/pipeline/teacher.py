@@ -59,21 +59,11 @@ def training_rows(stage: Stage, splits: Splits, stages: Mapping[str, Stage]) -> 
     -------
     Dataset
         Labelled rows first.
-
-    Raises
-    ------
-    InputError
-        If no example is left.
     """
     train = stage_data(stage.settings, splits)
     teacher = stages.get(stage.settings.teacher)
     known = np.ones(len(train), dtype=bool) if teacher is None else teacher.knows(train)
     used = rows_in_use([LOSSES[term.loss] for term in stage.settings.terms if term.loss in LOSSES], train.is_labelled, known)
-    if not used.any():
-        raise InputError(
-            f"stages.{stage.name}: no training example has what its terms read",
-            remedy="add labels, or predictions of the teacher for these examples",
-        )
     if teacher is not None and not known.all():
         _log_unknown(stage.name, teacher.name, used, known, train)
     return train if used.all() else train.select(used)
