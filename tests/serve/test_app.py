@@ -314,11 +314,6 @@ def test_a_fault_of_ours_says_nothing_of_the_inside(caplog):
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_images_cannot_be_served():
-    with pytest.raises(InputError, match="reads images"):
-        create_app(Student(Lengths(), ("a", "b"), "images"))
-
-
 def test_an_accuracy_is_a_fraction():
     with pytest.raises(InputError, match="not between 0 and 1"):
         create_app(promising_student(), accuracy=95)

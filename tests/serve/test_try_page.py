@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from browser import CHROMIUM, browser_page
+from PIL import Image
 from served import length_student, promising_student, server_in_thread
 
 from distilcal.inference import Student
@@ -102,6 +103,23 @@ def test_vectors_and_choices_have_their_own_fields(page):
         page.evaluate("document.getElementById('second').focus()")
         classify(page, "is\nsleeping")
         assert page.evaluate(BARS)[0][0] == "1"
+
+
+def test_an_image_is_chosen(page, tmp_path):
+    class Brightness:
+        def compute_logits(self, data, on_progress=None):
+            mean = data.inputs.pixels.mean(axis=(1, 2, 3)) / 255
+            return np.stack([0.5 - mean, mean - 0.5], axis=1)
+
+    Image.new("RGB", (8, 8), (250, 250, 250)).save(tmp_path / "light.png")
+    with server_in_thread(Student(Brightness(), ("dark", "light"), "images")) as url:
+        page.open(f"{url}/")
+        page.wait_for("!document.getElementById('file').hidden")
+        field = page.call("Runtime.evaluate", expression="document.getElementById('file')")["result"]["objectId"]
+        page.call("DOM.setFileInputFiles", files=[str(tmp_path / "light.png")], objectId=field)
+        page.evaluate("document.querySelector('button').click()")
+        page.wait_for("!document.getElementById('result').hidden")
+        assert page.evaluate(BARS)[0][0] == "light"
 
 
 def test_the_description_fits_narrow_screens(page, url):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,11 +25,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from distilcal import __version__
-from distilcal.errors import InputError, list_names
+from distilcal.errors import InputError
 from distilcal.inference import Student
 from distilcal.selective import Threshold
 from distilcal.serve.documentation import render_documentation
-from distilcal.serve.messages import EXAMPLES, Health, PredictResponse, ServiceError, parse_request, request_model
+from distilcal.serve.images import check_pillow, decode_images
+from distilcal.serve.messages import Health, PredictResponse, ServiceError, parse_request, request_model
 from distilcal.serve.pages import read_page, render_page
 from distilcal.serve.queue import ModelQueue, TooManyRequests
 
@@ -75,7 +76,7 @@ def create_app(
     Parameters
     ----------
     student : Student
-        What ``distilcal.load`` returned. It reads texts, choices or vectors.
+        What ``distilcal.load`` returned.
     accuracy : float, optional
         The accuracy that answers should have which are not handed over; a request may name another. By default the one that
         the student's run required. Without dev predictions nothing can be promised, and the flags are null.
@@ -98,7 +99,9 @@ def create_app(
     Raises
     ------
     InputError
-        If the student reads images, or the accuracy is not between 0 and 1.
+        If the accuracy is not between 0 and 1.
+    MissingDependencyError
+        If the student reads images and Pillow is not installed.
 
     Examples
     --------
@@ -109,10 +112,8 @@ def create_app(
     >>> sorted(app.openapi()["paths"])
     ['/health', '/predict']
     """
-    if student.input_kind not in EXAMPLES:
-        raise InputError(
-            f"{student.name} reads {student.input_kind}", remedy=f"only {list_names(list(EXAMPLES))} can be served"
-        )
+    if student.input_kind == "images":
+        check_pillow()
     limits = RequestLimits(max_batch, max_bytes, max_chars, max_requests)
     accuracy = student.required_accuracy if accuracy is None else accuracy
     service = Service(student, accuracy, limits, ModelQueue(threads, max_requests))
@@ -218,7 +219,7 @@ class Service:
         """Return the examples and the accuracy of a request, after checking the length of its texts."""
         kind = self.student.input_kind
         examples, accuracy = parse_request(self.request_model, body, kind)
-        if kind == "vectors":
+        if kind not in ("texts", "choices"):
             return examples, accuracy
         for row, example in enumerate(examples):
             length = text_length(example)
@@ -231,8 +232,8 @@ class Service:
         """Parse a request and run the model; called in a thread. Requests that wait are bytes: parsed they take more memory."""
         examples, accuracy = self._parse(body)
         lowest = self.default if accuracy is None else self.threshold(accuracy)
-        inputs = as_vectors(examples) if self.student.input_kind == "vectors" else examples
-        predictions = self.student.predictions(self.student.as_dataset(inputs))
+        convert = CONVERT.get(self.student.input_kind, list)
+        predictions = self.student.predictions(self.student.as_dataset(convert(examples)))
         classes = self.student.classes
         answers = []
         for probs, predicted in zip(predictions.probs.tolist(), predictions.predicted.tolist(), strict=True):
@@ -359,6 +360,10 @@ def as_vectors(rows: list[list[float]]) -> np.ndarray[Any, np.dtype[np.float32]]
         raise InputError(f"vectors[{row}] has {widths[row]} numbers where the first has {widths[0]}", remedy="make them equal")
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which the Dataset refuses
         return np.array(rows, dtype=np.float64).astype(np.float32)
+
+
+# How the examples of a request become what `Student.as_dataset` reads; texts and choices are that already.
+CONVERT: dict[str, Callable[[list[Any]], Any]] = {"images": decode_images, "vectors": as_vectors}
 
 
 def is_handed_over(confidence: float, threshold: Threshold) -> bool:

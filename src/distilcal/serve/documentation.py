@@ -12,6 +12,7 @@ from distilcal.serve.pages import read_page
 EXAMPLE_BODIES = {
     "texts": '{"texts": ["a fine film", "a waste of time"], "accuracy": 0.9}',
     "choices": '{"choices": [["The cat", ["sleeps.", "divides."]]]}',
+    "images": '{"images": ["iVBORw0KGgoAAAANSUhEUg…"]}',
     "vectors": '{"vectors": [[0.5, -1.25, 3.0]]}',
 }
 
@@ -23,7 +24,7 @@ def render_documentation(openapi: Mapping[str, Any], input_kind: str) -> str:
     ----------
     openapi : mapping
         The OpenAPI description of the service.
-    input_kind : {"texts", "choices", "vectors"}
+    input_kind : {"texts", "choices", "images", "vectors"}
         What its model reads, for the example.
 
     Returns

@@ -11,11 +11,13 @@ from starlette.exceptions import HTTPException
 EXAMPLES: dict[str, Any] = {
     "texts": Annotated[list[str | tuple[str, str]], FailFast()],
     "choices": Annotated[list[tuple[str, Annotated[list[str], FailFast(), Field(min_length=2)]]], FailFast()],
+    "images": Annotated[list[str], FailFast()],
     "vectors": Annotated[list[Annotated[list[FiniteFloat], FailFast()]], FailFast()],
 }
 EXPECTED = {
     "texts": "a text, or a pair of texts as [text, text]",
     "choices": "a prompt with its endings as [prompt, [ending, ending]]",
+    "images": "a PNG or JPEG image in base64",
     "vectors": "a list of finite numbers",
 }
 
@@ -81,7 +83,7 @@ def request_model(input_kind: str, max_batch: int) -> type[BaseModel]:
 
     Parameters
     ----------
-    input_kind : {"texts", "choices", "vectors"}
+    input_kind : {"texts", "choices", "images", "vectors"}
         The key that holds the examples.
     max_batch : int
         How many examples a request may hold.
@@ -115,7 +117,7 @@ def parse_request(model: type[BaseModel], body: bytes, input_kind: str) -> tuple
         From `request_model`.
     body : bytes
         The JSON.
-    input_kind : {"texts", "choices", "vectors"}
+    input_kind : {"texts", "choices", "images", "vectors"}
         The key that holds the examples.
 
     Returns

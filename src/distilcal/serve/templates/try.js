@@ -3,11 +3,24 @@
 
 const byId = (id) => document.getElementById(id);
 const form = byId("form"), first = byId("first"), second = byId("second"), button = form.querySelector("button");
-let kind = "texts", shownBars = 50;
+const SHOWN_BARS = 50;
+let kind = "texts";
+
+async function readImage() {
+  const [file] = byId("file").files;
+  if (!file) throw new Error("choose an image first");
+  const address = await new Promise((resolve) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.readAsDataURL(file);
+  });
+  return address.slice(address.indexOf(",") + 1);
+}
 
 const readExample = {
   texts: () => (second.value === "" ? first.value : [first.value, second.value]),
   choices: () => [first.value, second.value.split("\n").filter((line) => line.trim() !== "")],
+  images: readImage,
   vectors: () => first.value.split(/[\s,;]+/).filter((word) => word !== "").map(Number),
 };
 
@@ -20,6 +33,12 @@ function describe(health) {
     byId("first-label").textContent = "Prompt";
     byId("second-summary").textContent = byId("second-label").textContent = "Endings, one a line";
     byId("second-field").open = true;
+  }
+  if (kind === "images") {
+    byId("first-label").textContent = "Image, PNG or JPEG";
+    byId("first-label").htmlFor = "file";
+    first.hidden = byId("second-field").hidden = true;
+    byId("file").hidden = false;
   }
   if (kind === "vectors") {
     byId("first-label").textContent = "Numbers, separated by commas or spaces";
@@ -69,7 +88,7 @@ function bar(name, share, threshold) {
 
 function show(response) {
   const answer = response.predictions[0];
-  const shares = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]).slice(0, shownBars);
+  const shares = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]).slice(0, SHOWN_BARS);
   verdict(answer, response);
   byId("bars").replaceChildren(...shares.map(([name, share], n) => bar(name, share, n === 0 ? response.threshold : null)));
   byId("result").hidden = false;
@@ -92,7 +111,7 @@ async function classify() {
   button.disabled = true;
   byId("error").hidden = true;
   try {
-    const body = JSON.stringify({ [kind]: [readExample[kind]()] });
+    const body = JSON.stringify({ [kind]: [await readExample[kind]()] });
     show(await fetchJson("predict", { method: "POST", headers: { "Content-Type": "application/json" }, body }));
   } catch (error) {
     showError(error.message);
