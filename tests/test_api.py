@@ -15,6 +15,7 @@ from tiny import config, save_model, sentences, write_csv
 import distilcal as dc
 from distilcal.errors import InputError
 from distilcal.pipeline import Plan
+from distilcal.pipeline.in_memory import model_config
 
 FAST = {"epochs": 1, "lr": 0.005}
 
@@ -115,7 +116,7 @@ def test_a_dry_run_writes_nothing(place, tmp_path, monkeypatch):
 
 
 def test_an_encoder_in_memory_is_a_teacher_and_a_student(place, tmp_path):
-    from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
     trained = AutoModelForSequenceClassification.from_pretrained(place / "trained")
     from_object = distil(place, tmp_path, teacher=trained)
@@ -126,6 +127,10 @@ def test_an_encoder_in_memory_is_a_teacher_and_a_student(place, tmp_path):
     small = AutoModel.from_pretrained(place / "encoder", num_hidden_layers=1)
     taught = distil(place, tmp_path, teacher=wrapped, student=small, out=tmp_path / "small")
     assert taught.metrics["stages"]["student"]["parameters"] < from_object.metrics["stages"]["student"]["parameters"]
+    bart = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    headed = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("bart", vocab_size=31, num_labels=2, **bart))
+    assert hasattr(headed, "model")  # its encoder, which has no head
+    assert model_config(headed)["architectures"] == ["BartForSequenceClassification"]
     nameless = AutoModel.from_config(config("bert"))
     with pytest.raises(InputError, match="student: the BertModel has no tokenizer; set student.tokenizer"):
         distil(place, tmp_path, student=nameless, out=tmp_path / "none")
@@ -193,6 +198,17 @@ def test_files_and_memory_together(place, tmp_path):
     assert run.metrics["sizes"] == {"train": 350, "dev": 30, "test": 60, "one-class": 2}
     lists = distil(place, tmp_path, train=place / "train.csv", unlabelled=[str(place / "other.csv")], ood=columns(80, 1))
     assert lists.metrics["sizes"] == {"train": 290, "dev": 30, "test": 60, "ood": 80}
+
+
+def test_images_and_networks_by_name(place, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 120)
+    pixels = (rng.integers(0, 90, (120, 32, 32, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8)
+    with pytest.raises(InputError, match="resnet8 has no layers to leave out; name a student"):
+        distil(place, tmp_path, train=(pixels, labels), teacher="resnet8", dev=(pixels, labels), test=(pixels, labels))
+    dev = (pixels[:40], labels[:40])
+    planned = distil(place, tmp_path, train=(pixels, labels), teacher="resnet14", student="resnet8", dev=dev, dry_run=True)
+    assert "teacher: would train 1 epochs: 1·cross_entropy, 1·mdca" in str(planned)
 
 
 def test_vectors_and_pairs(place, tmp_path):

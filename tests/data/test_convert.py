@@ -113,6 +113,13 @@ def test_train_may_lack_labels(missing):
             to_dataset(data, argument="dev")
 
 
+def test_without_any_label_the_classes_are_named():
+    for data in ({"text": TEXT, "label": [None] * 4}, (np.eye(4), [None] * 4)):
+        assert to_dataset(data, partly=True, classes=["no", "yes"]).labels.tolist() == [-1] * 4
+        with pytest.raises(InputError, match="train: no (row|example) has a label; label some"):
+            to_dataset(data, partly=True, argument="train")
+
+
 def test_pandas_missing_values_and_hub_minus_one_are_no_labels():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": TEXT, "label": pandas.Series([1, None, 0, 1], dtype="Int64")})

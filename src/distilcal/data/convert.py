@@ -93,7 +93,7 @@ def to_dataset(
         return read_unlabelled(data, columns=columns)
     try:
         dataset = _convert(data, argument, columns, classes, labelled)
-        if labelled and not dataset.is_labelled.all() and not (partly and dataset.is_labelled.any()):
+        if labelled and not partly and not dataset.is_labelled.all():
             row = int((~dataset.is_labelled).argmax())
             raise InputError("this example has no label", row=row, remedy="label it, or leave it out")
     except InputError as error:
@@ -363,7 +363,10 @@ def _from_parts(inputs: Inputs, labels: Sequence[Any], argument: str, classes: S
     names = _label_texts(labels)
     if isinstance(inputs, Images | Vectors):
         if classes is None:
-            classes = distinct_classes([name for name in names if name is not None])
+            known = [name for name in names if name is not None]
+            if not known:
+                raise InputError("no example has a label", remedy="label some of them, or name the classes")
+            classes = distinct_classes(known)
         return Dataset(inputs, _label_indices(names, tuple(classes)), tuple(classes))
     columns = Columns(text=TEXT, label="label")
     values: dict[str, Sequence[Any]] = {"label": names}

@@ -20,12 +20,14 @@ from distilcal.config.schema import DataSettings, ModelSettings, Recipe, StageSe
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
 from distilcal.io.predictions import SUFFIXES
+from distilcal.models.image import NETWORKS
 from distilcal.pipeline.encoders import encoder_config, has_classification_head, layer_count
 from distilcal.runs import main_stage
 
 Configs = Mapping[str, Mapping[str, Any]]  # config.json of models that are not on disk yet
 CROSS_ENTROPY = TermSettings(loss="cross_entropy")
 TEACHER_TERMS = (CROSS_ENTROPY, TermSettings(loss="mdca"))
+HEADS_ON_VECTORS = ("linear", "mlp")
 STUDENT_TERMS = (
     TermSettings(loss="cross_entropy", weight=0.1),
     TermSettings(loss="kd", weight=0.9, settings={"temperature": 1.0}),
@@ -170,6 +172,8 @@ def _teacher_stage(settings: DistillSettings, train: TrainSettings, configs: Con
             raise InputError("there is no such file", source=settings.teacher, remedy="check the path")
         return StageSettings(predictions=(settings.teacher,))
     source = _model_source(settings.teacher)
+    if source in NETWORKS or source in HEADS_ON_VECTORS:
+        return StageSettings(model=ModelSettings(name=source), terms=TEACHER_TERMS, train=train)
     if has_classification_head(_config(source, configs)):
         model = ModelSettings(name=source, head="keep", labels=settings.teacher_labels, max_length=settings.max_length)
         return StageSettings(model=model)
@@ -183,6 +187,8 @@ def _student_model(settings: DistillSettings, teacher: StageSettings, configs: C
         source, layers = _model_source(settings.student), settings.layers
     elif teacher.predictions:
         raise InputError("a teacher known by its predictions has no layers for a student", remedy="name a student (--student)")
+    elif teacher.model.name in NETWORKS or teacher.model.name in HEADS_ON_VECTORS:
+        raise InputError(f"{teacher.model.name} has no layers to leave out", remedy="name a student (--student)")
     else:
         source = teacher.model.name
         layers = settings.layers or tuple(range(0, layer_count(_config(source, configs)), 2))

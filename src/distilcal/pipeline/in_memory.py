@@ -202,8 +202,7 @@ def is_model(value: Any) -> bool:
     -------
     bool
     """
-    model = getattr(value, "model", value)
-    return hasattr(model, "save_pretrained") and hasattr(model, "config")
+    return _bare_model(value) is not None
 
 
 def model_config(model: Any) -> dict[str, Any]:
@@ -218,8 +217,16 @@ def model_config(model: Any) -> dict[str, Any]:
     -------
     dict
     """
-    model = getattr(model, "model", model)
+    model = _bare_model(model)
     return {**model.config.to_dict(), "architectures": [type(model).__name__]}
+
+
+def _bare_model(value: Any) -> Any:
+    """The model itself, or that of a pipeline; None if it is neither. Some models call their encoder ``model`` too."""
+    for model in (value, getattr(value, "model", None)):
+        if hasattr(model, "save_pretrained") and hasattr(model, "config"):
+            return model
+    return None
 
 
 def _tokenizer(model: Any, name: str) -> Any:
@@ -241,7 +248,7 @@ def _save_model(model: Any, folder: Path) -> None:
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
     try:
         with quiet_transformers():
-            getattr(model, "model", model).save_pretrained(temporary)
+            _bare_model(model).save_pretrained(temporary)
             _tokenizer(model, folder.name).save_pretrained(temporary)
         os.chmod(temporary, 0o755)  # mkdtemp creates private folders
         shutil.rmtree(folder, ignore_errors=True)
