@@ -153,7 +153,7 @@ def _quality(run: Run, facts: Mapping[str, Any]) -> str:
     definition = facts["sets"]["test"]["given"]["ece"]["definition"]
     lines += [
         "",
-        f"95 % bootstrap intervals. ECE: {escape_markdown(definition)}; with so few rows even a perfect model has some.",
+        f"95 % bootstrap intervals. ECE: {escape_markdown(definition)}; chance alone gives a perfect model some.",
     ]
     return "\n".join(lines)
 
@@ -169,7 +169,7 @@ def _hand_over(run: Run, facts: Mapping[str, Any]) -> str:
             accepted = facts["sets"][split]["accepted"]
             rows.append([split, format_number(accepted["coverage"]), format_number(accepted["accuracy"])])
         lines += ["", *_table(["data", "share accepted", "accuracy of accepted answers"], rows)]
-    lines += ["", "The promise is about data like those it was chosen on; on other data look at the table."]
+        lines += ["", "The promise is about data like those it was chosen on; on other data look at the table."]
     return "\n".join(lines)
 
 
