@@ -5,12 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from distillation_cases import DATA, LOGITS, TEACHER, student, train
+from distillation_cases import DATA, LOGITS, student, train
 from trainer_cases import Drawn
+from transformers import Trainer
 
 from distilcal.config.schema import ModelSettings
 from distilcal.data import Dataset, Vectors
-from distilcal.errors import InputError
+from distilcal.errors import InputError, MissingDependencyError
 from distilcal.integrations.transformers import DistillationTrainer, loss_func
 from distilcal.integrations.transformers.objective import parse_terms
 from distilcal.models import build_classifier
@@ -54,7 +55,7 @@ def unnamed_data():
         ),
         (
             {"teacher": predictions().select(range(1, 32)), "terms": {"kd": 1}},
-            r"1 of the 32 rows of train_dataset take part in no",
+            r"train_dataset, row 0 .*: 1 of the 32 rows take part in no term",
         ),
         ({"teacher": predictions(classes=("a", "b"))}, r"has classes 'a', 'b', the student 'neg', 'pos'.*teacher_classes="),
         ({"teacher": student(seed=1), "teacher_features": Features(IDS, LOGITS)}, r"teacher_features are given beside a model"),
@@ -89,6 +90,8 @@ def test_a_stream_is_refused_where_rows_are_looked_up(tmp_path):
     stream = datasets.Dataset.from_list(unnamed_data()).to_iterable_dataset()
     with pytest.raises(InputError, match="the training data is a stream"):
         train(tmp_path, data=stream, named={"teacher": None, "terms": {"pskd": 1.0}}, max_steps=2)
+    with pytest.raises(InputError, match="the training data is a stream, in which a teacher's predictions cannot be looked up"):
+        train(tmp_path, data=stream, max_steps=2)
     found = train(tmp_path, data=stream, named={"teacher": student(seed=1)}, max_steps=2)
     assert len(found.losses) == 2
 
@@ -137,7 +140,7 @@ def test_losses_that_devices_would_divide_are_refused(tmp_path, terms, devices, 
     trainer = train(tmp_path, named={"terms": terms, "teacher_features": Features(IDS, LOGITS)}, max_steps=1)
     trainer.args = SimpleNamespace(**devices)
     with pytest.raises(InputError, match=message):
-        trainer._check_terms()
+        trainer._check_devices()
 
 
 def test_a_trainer_without_training_data_evaluates(tmp_path):
@@ -178,7 +181,14 @@ def test_loss_func_shares_a_step_among_devices():
     torch.testing.assert_close(compute_loss((logits,), labels, num_items_in_batch=torch.full((2, 1), 3)), whole / 2)
 
 
-def test_terms_of_build_term_are_kept():
-    terms = [build_term("kd", 0.5)]
+def test_terms_of_build_term_are_kept_and_logged_apart(tmp_path):
+    terms = [build_term("kd", 0.5), build_term("kd", 0.5, settings={"temperature": 2.0})]
     assert parse_terms(terms) == terms
-    assert TEACHER.classes == ("neg", "pos")
+    trainer = train(tmp_path, named={"terms": terms}, logging_steps=2)
+    assert {"loss_kd_1", "loss_kd_2"} <= trainer.state.log_history[0].keys()
+
+
+def test_a_transformers_that_would_divide_the_loss_again_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delattr(Trainer, "loss_is_scaled_for_ga")
+    with pytest.raises(MissingDependencyError, match="pip install --upgrade transformers"):
+        train(tmp_path)

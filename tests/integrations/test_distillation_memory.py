@@ -9,7 +9,7 @@ from distillation_cases import DATA, TEACHER, assert_same_weights, student, trai
 from trainer_cases import BrokenOff, StopAt
 
 from distilcal.errors import InputError
-from distilcal.integrations.transformers.trainer import LOSS_STATE
+from distilcal.integrations.transformers.memory import LOSS_STATE
 from distilcal.training import Features
 
 TERMS = {
@@ -65,7 +65,7 @@ def test_a_memory_holds_the_labelled_rows_only(tmp_path):
     trainer = train(tmp_path, data=data, named=named, learning_rate=0.0, train_sampling_strategy="random")
     labelled = [e for i, e in enumerate(DATA) if i % 3]
     predicted = trainer.predict(labelled).predictions
-    crl, pskd, crd = (term.loss for term in trainer.terms[1:])
+    crl, pskd, crd = (term.loss for term in trainer.objective.terms[1:])
     assert crl.times_right.tolist() == [float(p.argmax() == e["label"]) for p, e in zip(predicted, labelled, strict=True)]
     torch.testing.assert_close(pskd.last, torch.from_numpy(predicted).softmax(dim=1))
     assert crd.labels.tolist() == [e["label"] for e in labelled]
@@ -73,16 +73,16 @@ def test_a_memory_holds_the_labelled_rows_only(tmp_path):
 
 def test_a_second_training_starts_with_an_empty_memory(tmp_path):
     trainer = train(tmp_path, named={**NAMED, "terms": TERMS["pskd"]})
-    assert bool(trainer.terms[0].loss.seen.all())
+    assert bool(trainer.objective.terms[0].loss.seen.all())
     trainer._prepare_objective()
-    assert not bool(trainer.terms[0].loss.seen.any())
+    assert not bool(trainer.objective.terms[0].loss.seen.any())
 
 
 def test_crd_learns_its_own_parameters(tmp_path):
     terms = {"crd": {"dim": 4, "negatives": 6}}
     trainer = train(tmp_path, named={**NAMED, "terms": terms}, weight_decay=0.1)
     fresh = train(tmp_path, named={**NAMED, "terms": terms}, max_steps=0, learning_rate=0.0)
-    layer, same = trainer.terms[0].loss.embed_student, fresh.terms[0].loss.embed_student
+    layer, same = trainer.objective.terms[0].loss.embed_student, fresh.objective.terms[0].loss.embed_student
     assert not torch.equal(layer.weight, same.weight)
     assert layer.weight.grad is None
     assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.1, 0.0, 0.1, 0.0]
@@ -96,6 +96,6 @@ def test_adafocal_follows_the_evaluation_of_each_epoch(tmp_path):
     found = train(tmp_path / "a", named={"terms": TERMS["adafocal"], "eval_dataset": unlabelled}, **changes)
     dev = [e for i, e in enumerate(DATA) if i % 3]
     expected = train(tmp_path / "b", named={"terms": TERMS["adafocal"], "eval_dataset": dev}, **changes)
-    gamma = found.terms[0].loss.gamma
+    gamma = found.objective.terms[0].loss.gamma
     assert not torch.equal(gamma, torch.ones_like(gamma))
-    assert torch.equal(gamma, expected.terms[0].loss.gamma)
+    assert torch.equal(gamma, expected.objective.terms[0].loss.gamma)

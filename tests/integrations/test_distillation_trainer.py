@@ -209,6 +209,11 @@ def test_the_callback_records_beside_it(tmp_path):
     recording = DynamicsCallback()
     train(tmp_path, named={"callbacks": [recording]}, num_train_epochs=2)
     assert recording.dynamics().epochs.tolist() == [2] * 32
+    partly = DynamicsCallback(ids=[f"r{i}" for i in range(32)])
+    data = [{**e, "label": -1} if i < 8 or i % 2 else e for i, e in enumerate(DATA)]  # no row of the first batch is labelled
+    train(tmp_path, data=data, named={"callbacks": [partly]}, num_train_epochs=2)
+    assert partly.dynamics().ids.tolist() == [f"r{i}" for i in range(8, 32, 2)]
+    assert partly.dynamics().epochs.tolist() == [2] * 12
 
 
 def test_a_model_that_returns_a_tuple_is_evaluated(tmp_path):

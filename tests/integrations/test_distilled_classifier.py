@@ -180,6 +180,9 @@ def test_a_folder_of_a_model_teaches(tmp_path):
     teacher = save_model(tmp_path / "teacher", labels=("neg", "pos"), num_hidden_layers=2)
     model = DistilledClassifier(str(teacher), epochs=1, lr=0.01).fit(WORDS, SIGNS)
     assert model.predict_proba(WORDS[:5]).shape == (5, 2)
+    unnamed = save_model(tmp_path / "unnamed", num_hidden_layers=2)
+    named = {"teacher_labels": ["pos", "neg"], "layers": [1], "epochs": 1}
+    assert DistilledClassifier(str(unnamed), **named).fit(WORDS, SIGNS).classes_.tolist() == ["neg", "pos"]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,10 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     dev_fraction : float, default 0.1
         Share of the rows that is held out of training, at least 20 rows. Of fewer than 40 rows none is held out, with a
         warning; fewer than 20 are refused.
+    layers : sequence of int
+        Layers of a text student to keep, counted from 0; empty: all.
+    teacher_labels : sequence of str
+        Classes of the teacher's outputs, in order, if it does not name them.
     changes : sequence of str
         Changes to the recipe, such as ``stages.student.model.hidden=[64]`` for an ``mlp``.
     seed : int, default 0
@@ -110,6 +114,8 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: float | None = None,
         max_length: int = 256,
         dev_fraction: float = 0.1,
+        layers: Sequence[int] = (),
+        teacher_labels: Sequence[str] = (),
         changes: Sequence[str] = (),
         seed: int = 0,
         out: str | Path | None = None,
@@ -123,6 +129,8 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lr = lr
         self.max_length = max_length
         self.dev_fraction = dev_fraction
+        self.layers = layers
+        self.teacher_labels = teacher_labels
         self.changes = changes
         self.seed = seed
         self.out = out
@@ -175,6 +183,8 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 lr=learning_rate,
                 max_length=self.max_length,
                 seed=self.seed,
+                layers=self.layers,
+                teacher_labels=[label_text(name) or "" for name in self.teacher_labels],
                 alone=False,
                 out=out,
                 store=store,

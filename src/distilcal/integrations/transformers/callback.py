@@ -55,7 +55,7 @@ class DynamicsCallback(TrainerCallback):
     ----------
     labels : array of int, optional
         Class indices in the order of ``train_dataset``. They are read from it if it is a ``datasets.Dataset`` or a list of
-        dicts, and must be given otherwise.
+        dicts, and must be given otherwise. Rows with a negative label are unlabelled and are not recorded.
     ids : array of str, optional
         Ids of the examples; 0, 1, … by default.
     classes : sequence of str, optional
@@ -138,11 +138,15 @@ class DynamicsCallback(TrainerCallback):
         check_has_rows(loader)
         dataset = loader.dataset
         labels = _class_indices(dataset, self.labels, args.label_names or ())
-        ids = np.arange(len(labels)) if self.ids is None else self.ids
+        ids = np.arange(len(labels)) if self.ids is None else np.asarray(self.ids)
+        is_labelled = labels >= 0
+        self._positions = torch.from_numpy(np.where(is_labelled, is_labelled.cumsum() - 1, -1))
 
         def build_recorder(class_count: int) -> Recorder:
             classes = _class_names(class_count, self.classes, dataset, model)
-            return Recorder(ids, labels, classes, once=True)
+            if is_labelled.all():
+                return Recorder(ids, labels, classes, once=True)
+            return Recorder(ids[is_labelled], labels[is_labelled], classes, once=True)
 
         self._build_recorder = build_recorder
         self._is_main_process = bool(state.is_world_process_zero)
@@ -216,7 +220,10 @@ class DynamicsCallback(TrainerCallback):
             self.close()
             raise
         # A copy: a loss may change the logits in place before the recorder reads them.
-        self.recorder.record(rows, logits.detach().to(torch.float32, copy=True))
+        logits = logits.detach().to(torch.float32, copy=True)
+        positions = self._positions[rows.cpu()]
+        is_labelled = positions >= 0
+        self.recorder.record(positions[is_labelled], logits[is_labelled.to(logits.device)])
         self._has_recorded = True
 
     def _check_recorded(self) -> None:
