@@ -28,7 +28,8 @@ from distilcal.predictions import Predictions
 FORMAT = 1
 METADATA = "distilcal"  # the key of the description among the metadata of a file
 PROBABILITIES, LOGITS = "probabilities", "logits"  # the outputs of a graph
-BATCH = 32  # examples of one pass; larger batches of texts leave the processor's cache
+BATCH = 32  # examples of one pass
+TEXT_BATCH = 8  # texts of one pass: as fast as 32 where all have one length, and with less padding where they differ
 TOKENIZED_AT_ONCE = 4096  # texts
 SMALLEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, whose logarithm is not finite
 
@@ -236,11 +237,11 @@ class OnnxBackend:
         inputs = data.inputs
         if isinstance(inputs, (Texts, Choices)):
             tokens = self._tokenize(inputs)
-            order = np.argsort(-tokens.lengths, kind="stable")
+            order, batch = np.argsort(-tokens.lengths, kind="stable"), TEXT_BATCH
         else:
-            order = np.arange(len(data))
-        for start in range(0, len(order), BATCH):
-            rows = order[start : start + BATCH]
+            order, batch = np.arange(len(data)), BATCH
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
             if isinstance(inputs, (Texts, Choices)):
                 yield rows, tokens.batch(rows)
             elif isinstance(inputs, Images):
