@@ -397,6 +397,8 @@ def _open_session(path: Path, threads: int) -> Any:
         raise _missing("onnxruntime") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
+    # Threads that spin while they wait take the processor from whoever else needs it, such as a server's own thread.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
