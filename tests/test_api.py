@@ -271,6 +271,27 @@ def test_a_folder_that_was_there_stays(place, tmp_path):
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
+def test_a_refused_call_keeps_the_run_that_was_there(place, tmp_path):
+    distil(place, tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="dev has 3 examples"):
+        distil(place, tmp_path, train=columns(30, 1))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_command_takes_unlabelled_data_and_classes(place, tmp_path):
+    command("distill", "--train", place / "train.csv", "--teacher", place / "trained", "--unlabelled", place / "other.csv",
+            "--labelled-share", "0.5", "--classes", "pos,neg", "--epochs", "1", "--no-alone", "--out", tmp_path / "run",
+            "--store", place / "store")  # fmt: skip
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (metrics["sizes"]["train"], metrics["classes"]) == (290, ["pos", "neg"])
+    assert "labelled_share = 0.5" in (tmp_path / "run" / "recipe.toml").read_text()
+    missing = command("distill", "--train", place / "train.csv", "--teacher", place / "trained", "--unlabelled", "nowhere",
+                      "--out", tmp_path / "none", code=2)  # fmt: skip
+    assert "nowhere: there is no such file or folder" in missing.stderr
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_teacher_that_breaks_is_not_asked_again_for_what_it_answered(place, tmp_path):
     asked = []
 
@@ -306,3 +327,9 @@ def test_modules_are_attributes():
     assert dc.calibrate.fit_temperature
     with pytest.raises(AttributeError):
         _ = dc.integrations.nothing
+
+
+def test_benchmarks_are_data_too(tmp_path, monkeypatch):
+    monkeypatch.delenv("DISTILCAL_DATA", raising=False)
+    with pytest.raises(InputError, match="set DISTILCAL_DATA to the folder that holds vader/"):
+        dc.load_dataset("benchmark:vader_movie")

@@ -598,16 +598,17 @@ def _run(
         from distilcal.report.progress import counting_bar
 
         with counting_bar("asking the teacher", shown=progress is True) as on_progress:
-            inputs.write(splits, teacher_labels=settings.teacher_labels, on_progress=on_progress)
+            inputs.write_models(splits, teacher_labels=settings.teacher_labels, on_progress=on_progress)
 
-    in_memory = bool(inputs.datasets or inputs.configs)
+    has_models = bool(inputs.configs)
     with _training_progress(progress) as on_progress, track_run(track, recipe, folder) as on_epoch:
         run_recipe(
             recipe,
             folder,
             store,
             loaded=inputs.datasets,
-            prepare=prepare if in_memory else None,
+            prepare=prepare if has_models else None,
+            on_checked=inputs.write_data,
             on_progress=on_progress,
             on_epoch=on_epoch,
         )

@@ -147,8 +147,10 @@ class InMemory:
         self.models[source] = model
         return source
 
-    def write(self, splits: Splits, *, teacher_labels: tuple[str, ...] = (), on_progress: OnProgress | None = None) -> None:
-        """Write all files, each whole or not at all, and ask a teacher that is called for its predictions.
+    def write_models(
+        self, splits: Splits, *, teacher_labels: tuple[str, ...] = (), on_progress: OnProgress | None = None
+    ) -> None:
+        """Write the models, and the predictions of a teacher without one; a teacher that is called is asked for them.
 
         Parameters
         ----------
@@ -159,15 +161,18 @@ class InMemory:
         on_progress : callable, optional
             Called with the number of examples that the teacher has answered, and of all.
         """
-        for source, data in self.datasets.items():
-            Path(source).parent.mkdir(parents=True, exist_ok=True)
-            write_dataset(data, Path(source), self.columns)
-        self._write_models()
+        self._save_models()
         if isinstance(self.teacher, AskedTeacher):
             predictions = ask_teacher(self.teacher, splits, self.folder, labels=teacher_labels, on_progress=on_progress)
             predictions.save(self.teacher_file)
         elif self.teacher is not None:
             self.teacher.save(self.teacher_file)
+
+    def write_data(self) -> None:
+        """Write the data, each file whole or not at all."""
+        for source, data in self.datasets.items():
+            Path(source).parent.mkdir(parents=True, exist_ok=True)
+            write_dataset(data, Path(source), self.columns)
 
     def write_placeholders(self, splits: Splits) -> None:
         """Write what a plan reads: the models, and predictions of a teacher without a model that know nothing.
@@ -177,14 +182,14 @@ class InMemory:
         splits : Splits
             The examples.
         """
-        self._write_models()
+        self._save_models()
         if self.teacher is not None:
             classes = splits.train.classes
             ids = np.unique(np.concatenate([data.ids for data in splits]))
             probs = np.full((len(ids), len(classes)), 1 / len(classes))
             Predictions.from_probs(probs, ids=ids, classes=classes).save(self.teacher_file)
 
-    def _write_models(self) -> None:
+    def _save_models(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for source, model in self.models.items():
             _save_model(model, Path(source))

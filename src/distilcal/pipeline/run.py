@@ -127,6 +127,7 @@ def run_recipe(
     *,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
     prepare: Callable[[Splits], None] | None = None,
+    on_checked: Callable[[], None] | None = None,
     on_progress: Callable[[str, TrainingProgress], None] | None = None,
     on_epoch: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> Path:
@@ -144,6 +145,8 @@ def run_recipe(
         Sources of the recipe that are in memory and need not be read.
     prepare : callable, optional
         Called in the main process with the data before the stages are checked, to write files that the recipe names.
+    on_checked : callable, optional
+        Called in the main process once everything is checked, before results of an earlier run are replaced.
     on_progress : callable, optional
         Called in the main process with the name of a stage and how far its training is.
     on_epoch : callable, optional
@@ -183,6 +186,8 @@ def run_recipe(
         _log_data(planned)
         _warn_of_seen_data(recipe)
         if processes.is_main_process:
+            if on_checked is not None:
+                on_checked()
             remove_results(folder)
             _write_text(folder / "recipe.toml", to_toml(recipe))
             write_json(folder / "environment.json", environment())
