@@ -1,6 +1,7 @@
 """A student is loaded from a run, from what it saved, or from a folder of transformers."""
 
 import json
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -63,3 +64,26 @@ def test_threads_that_share_a_student_take_turns(tmp_path):
                 np.testing.assert_array_equal(got, probs)
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_stages_without_a_model_are_refused(run, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    shutil.rmtree(copied / "teacher" / "model")
+    with pytest.raises(InputError, match="known by its predictions only"):
+        load_student(copied, stage="teacher")
+
+
+def test_a_run_without_dev_predictions_promises_nothing(run, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    (copied / "student" / "predictions" / "dev.npz").unlink()
+    assert load_student(copied).dev is None
+
+
+def test_multiple_choice_of_transformers_needs_our_description(tmp_path):
+    save_model(tmp_path, labels=("neg", "pos"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMultipleChoice"]}))
+    with pytest.raises(InputError, match="number of choices"):
+        load_student(tmp_path)

@@ -214,3 +214,31 @@ def test_8_bits_of_a_student_with_folded_calibration_are_calibrated_again(classi
     description = load_onnx(tmp_path / "student.onnx").backend.description
     assert description.calibration["fit"]["rows"] == len(DEV)
     assert description.dev["rows"] == len(DEV)
+
+
+def test_a_tokenizer_that_needs_transformers_is_refused(tmp_path, monkeypatch):
+    from tiny import save_model
+
+    from distilcal.export import load_student
+
+    student = load_student(save_model(tmp_path / "model", labels=("neg", "pos"), num_hidden_layers=1))
+    tokenizer = student.classifier.inputs.tokenizer
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tokenizer), "__call__", lambda self, *texts, **_: {"input_ids": [[0]]})
+        with pytest.raises(InputError, match="other tokens without transformers"):
+            student.export_onnx(tmp_path / "student.onnx")
+    monkeypatch.setattr(type(tokenizer), "backend_tokenizer", None)
+    with pytest.raises(InputError, match="needs transformers at run time"):
+        student.export_onnx(tmp_path / "student.onnx")
+    assert not (tmp_path / "student.onnx").exists()
+
+
+def test_a_network_that_cannot_be_traced_is_refused(files, tmp_path, monkeypatch):
+    import torch
+
+    def fails(*_, **__):
+        raise torch.onnx.OnnxExporterError("no such\noperator")
+
+    monkeypatch.setattr(torch.onnx, "export", fails)
+    with pytest.raises(InputError, match="cannot export this network: no such operator"):
+        files[1].export_onnx(tmp_path / "student.onnx")
