@@ -95,21 +95,25 @@ def write_onnx(
         float_file = _write_files(Path(temporary) / "float" / path.name, student, content, tokenizer)
         float_student = load_onnx(float_file, threads=1)
         _check_against_torch(student, float_student, test or dev)
-        if not int8:
-            size = 4 * student.classifier.parameters
-            models = [("torch", size, student), ("float", float_file.stat().st_size, float_student)]
-            report = build_report(path, models, test, notes=notes)
-        else:
+        float_model = ("float", float_file.stat().st_size, float_student)
+        if int8:
             assert dev is not None
-            content, float_content = _quantised(student, content, dev, Path(temporary) / "logits.onnx", tokenizer), content
+            float_content = content
+            content = _quantised(student, content, dev, Path(temporary) / "logits.onnx", tokenizer)
             file = _write_files(Path(temporary) / "int8" / path.name, student, content, tokenizer)
-            sizes = float_file.stat().st_size, file.stat().st_size
-            models = [("float", sizes[0], float_student), ("int8", sizes[1], load_onnx(file, threads=1))]
-            report = build_report(path, models, test, notes=notes)
-            kept = path.with_name(f"{path.stem}.float.onnx")
-            if _certainly_above(report, max_drop):
-                _write_files(kept, student, float_content, tokenizer)
-            _check_drop(report, max_drop, kept)
+            models = [float_model, ("int8", file.stat().st_size, load_onnx(file, threads=1))]
+        else:
+            models = [("torch", 4 * student.classifier.parameters, student), float_model]
+        report = build_report(path, models, test, notes=notes)
+    if int8 and _certainly_above(report, max_drop):
+        kept = _write_files(path.with_name(f"{path.stem}.float.onnx"), student, float_content, tokenizer)
+        raise InputError(
+            f"{_loss(report)}, more than the {max_drop:g} that are allowed",
+            source=str(path),
+            remedy=f"use the float model, written as {kept}, or allow a larger loss with max_drop",
+        )
+    if int8 and report.accuracy_drop is not None and report.accuracy_drop[0] > max_drop:
+        warnings.warn(AccuracyWarning(f"{_loss(report)}, more than the {max_drop:g} that are allowed"), stacklevel=3)
     _write_files(path, student, content, tokenizer)
     report.save(path.with_suffix(".report.json"))
     return report
@@ -181,19 +185,10 @@ def _certainly_above(report: ExportReport, max_drop: float) -> bool:
     return report.accuracy_drop is not None and report.accuracy_drop[1] > max_drop
 
 
-def _check_drop(report: ExportReport, max_drop: float, kept: Path) -> None:
-    if report.accuracy_drop is None:
-        return
+def _loss(report: ExportReport) -> str:
+    assert report.accuracy_drop is not None
     drop, low, high = report.accuracy_drop
-    loss = f"8 bits cost {drop:.1f} points of accuracy (95 % interval {low:.1f} to {high:.1f})"
-    if _certainly_above(report, max_drop):
-        raise InputError(
-            f"{loss}, more than the {max_drop:g} that are allowed",
-            source=str(report.path),
-            remedy=f"use the float model, written as {kept}, or allow a larger loss with max_drop",
-        )
-    if drop > max_drop:
-        warnings.warn(AccuracyWarning(f"{loss}, more than the {max_drop:g} that are allowed"), stacklevel=4)
+    return f"8 bits cost {drop:.1f} points of accuracy (95 % interval {low:.1f} to {high:.1f})"
 
 
 # ---- files -------------------------------------------------------------------------------------------------------------
