@@ -292,7 +292,7 @@ def _values(column: Any) -> list[Any]:
     for method in ("to_pylist", "to_list", "tolist"):  # Arrow; pandas and polars; NumPy
         if hasattr(column, method):
             return list(getattr(column, method)())
-    return list(column)
+    return list(column[:] if isinstance(column, Sequence) else column)  # a slice of a Hugging Face column is read at once
 
 
 def _class_names(data: Any, label: str) -> tuple[str, ...]:
