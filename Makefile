@@ -38,6 +38,7 @@ bench: $(BENCH)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_train.py
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_mix.py
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_study.py
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/bench_export.py
 
 clean:
 	rm -rf $(VENV) $(BENCH) demo site
@@ -72,6 +73,6 @@ demo/data/vader/ready: $(VENV)/ready-train
 $(BENCH)/ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/$(PIP) torch==2.13.0
-	$(BENCH)/bin/$(PIP) -e . -r benchmarks/requirements.txt
+	$(BENCH)/bin/$(PIP) -e ".[export]" -r benchmarks/requirements.txt
 	$(BENCH)/bin/$(PIP) --no-deps torchdistill==1.1.5
 	touch $@

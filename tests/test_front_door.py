@@ -90,6 +90,7 @@ print(sorted(name for name in ("torch", "transformers", "pydantic", "pandas", "d
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not EXPORTS, reason="the extra export is not installed")
 def test_an_onnx_needs_neither_torch_nor_transformers(tmp_path):
     from distilcal.export import load_student

@@ -327,6 +327,8 @@ def load(path: str | Path, stage: str = "") -> Student:
         If a package is missing that runs the model.
     """
     if Path(path).suffix.lower() == ".onnx":
+        if stage:
+            raise InputError("an .onnx holds one model", source=str(path), remedy="leave out stage")
         from distilcal.inference.onnx import load_onnx
 
         return load_onnx(path)

@@ -9,7 +9,6 @@ import click
 
 from distilcal.cli.console import counting_bar, let_threads_sleep, plain_warnings
 from distilcal.cli.options import FILE, FOLDER
-from distilcal.cli.students import load_for_use
 
 if TYPE_CHECKING:
     from distilcal.inference import PredictedFile
@@ -36,11 +35,12 @@ def predict_command(
     .jsonl .parquet, a folder of pictures, an .npz or hub:NAME@SPLIT; labels are not read.
     """
     let_threads_sleep()
+    from distilcal.api import load
     from distilcal.inference.files import check_labelled_file, predict_file
 
     check_labelled_file(data, output)
     with plain_warnings(), counting_bar("predicting") as on_progress:
-        student = load_for_use(model, stage)
+        student = load(model, stage)
         written = predict_file(
             student, data, output, **_reading(model, **columns), accuracy=accuracy, probs=probs, on_progress=on_progress
         )

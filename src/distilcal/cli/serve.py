@@ -9,7 +9,6 @@ import click
 
 from distilcal.cli.console import let_threads_sleep, plain_warnings
 from distilcal.cli.options import FOLDER
-from distilcal.cli.students import load_for_use
 
 
 @click.command("serve")
@@ -34,10 +33,11 @@ def serve_command(model: Path, stage: str, accuracy: float | None, **settings: A
     SIGTERM: requests that run are answered first.
     """
     let_threads_sleep()
+    from distilcal.api import load
     from distilcal.serve import serve
 
     with plain_warnings():
-        student = load_for_use(model, stage)
+        student = load(model, stage)
         if accuracy is not None:
             student.threshold(accuracy)  # raises if nothing can be promised
         serve(student, accuracy=accuracy, on_start=lambda url: click.echo(f"Serving {model} on {url}"), **settings)

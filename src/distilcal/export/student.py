@@ -23,11 +23,13 @@ from distilcal.io.atomic import read_json
 from distilcal.models.classifier import CARD, Classifier, load_classifier
 from distilcal.models.inputs import ImageInputs, TokenInputs, VectorInputs, usable_length
 from distilcal.models.pretrained import load_config, load_text_model, resolve_model
+from distilcal.pipeline.stage import move_to_device
 from distilcal.predictions import Predictions
 from distilcal.runs import main_stage
 from distilcal.training import compute_outputs
 
 ONE_THREAD = Lock()  # a network keeps the features of its last batch, and a tokenizer its settings
+MODEL_FILES = ("metrics.json", "config.json", CARD)  # one of them is in every folder that holds a model
 LONGEST = 512  # tokens of a text, for a model whose tokenizer has no limit of its own
 
 
@@ -227,6 +229,7 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
     Returns
     -------
     TorchStudent
+        On the GPU if there is one.
 
     Raises
     ------
@@ -234,13 +237,22 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
         If there is no model, or the run has no such stage.
     """
     folder = Path(path)
+    if folder.is_dir() and not any((folder / name).exists() for name in MODEL_FILES):
+        raise InputError(
+            "this is not the folder of a finished run, nor of a saved model",
+            source=str(path),
+            remedy="give one made by distilcal run, distill or export, or an .onnx",
+        )
     if (folder / "metrics.json").exists():
-        return _load_from_run(folder, stage)
-    if stage:
+        student = _load_from_run(folder, stage)
+    elif stage:
         raise InputError(f"there is no stage {stage!r}: this is not a finished run", source=str(path), remedy="leave out stage")
-    if (folder / CARD).exists():
-        return _load_saved(folder)
-    return as_student(_load_transformers_classifier(str(path)), name=str(path))
+    elif (folder / CARD).exists():
+        student = _load_saved(folder)
+    else:
+        student = as_student(_load_transformers_classifier(str(path)), name=str(path))
+    move_to_device(student.classifier)
+    return student
 
 
 def _load_saved(folder: Path) -> TorchStudent:
