@@ -43,9 +43,9 @@ def test_a_folder_of_transformers_has_no_calibration_and_no_dev(tmp_path):
 def test_what_cannot_be_loaded_is_one_clear_error(run, tmp_path):
     with pytest.raises(InputError, match="no stage 'tutor'.*teacher, student"):
         load_student(run, stage="tutor")
-    with pytest.raises(InputError, match="not a finished run"):
+    with pytest.raises(InputError, match="not the folder of a finished run"):
         load_student(tmp_path, stage="student")
-    with pytest.raises(InputError, match="no config.json"):
+    with pytest.raises(InputError, match="nor of a saved model"):
         load_student(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         load_student(tmp_path / "nothing")
