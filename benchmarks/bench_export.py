@@ -1,4 +1,5 @@
-"""What shipping a student gains, as ratios: an ONNX file in 8 bits beside torch, and how soon a new process answers.
+"""What shipping a student gains, as ratios: an ONNX file in 8 bits beside torch, and how soon a new process answers; and
+what ``distill`` from Python costs beside the command.
 
 The student is MiniLM with every second layer and a head for two classes, and reads sentences of 5 to 40 words. All sides take
 turns on one thread, from texts to probabilities.
@@ -40,6 +41,13 @@ start = time.perf_counter()
 from distilcal.inference.onnx import load_onnx
 load_onnx({path!r}, threads=1).predict(["a fine film"])
 print(time.perf_counter() - start)
+"""
+DISTILL = """
+import csv
+import distilcal as dc
+with open("reviews/train.csv", newline="") as file:
+    rows = [(row["text"], row["label"]) for row in csv.DictReader(file)]
+dc.distill(rows, "reviews/tiny-bert", epochs=10, out={out!r}, store={out!r} + "-store", progress=False)
 """
 
 
@@ -84,6 +92,30 @@ def first_answer(path: Path, rounds: int) -> float:
     return median(float(run.stdout) for run in runs)
 
 
+def distill_row(rounds: int) -> Row:
+    """``distill`` on rows in memory beside the command on their file, each in a new process with an empty store."""
+    seconds: dict[str, list[float]] = {"function": [], "command": []}
+    reviews = Path(__file__).parents[1] / "examples" / "make_reviews.py"
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, str(reviews), "reviews"], cwd=folder, check=True, capture_output=True)
+        for round_ in range(rounds):
+            out = f"run{round_}"
+            flags = ["--train", "reviews/train.csv", "--teacher", "reviews/tiny-bert", "--epochs", "10"]
+            places = ["--out", f"{out}-command", "--store", f"{out}-command-store"]
+            commands = {
+                "function": [sys.executable, "-c", DISTILL.format(out=out)],
+                "command": [sys.executable, "-m", "distilcal", "distill", *flags, *places],
+            }
+            for name, command in commands.items():
+                start = time.perf_counter()
+                subprocess.run(command, cwd=folder, check=True, capture_output=True)
+                seconds[name].append(time.perf_counter() - start)
+    function, command_ = median(seconds["function"]), median(seconds["command"])
+    return Row(
+        "distill() on rows in memory / distilcal distill", f"{function:.1f} s", f"{command_:.1f} s", function / command_, 1.1
+    )
+
+
 def measure(rounds: int) -> list[Row]:
     torch.set_num_threads(1)
     data = sentences(256)
@@ -107,6 +139,7 @@ def measure(rounds: int) -> list[Row]:
         rows.append(Row("file, int8 / float", *(f"{mb:.1f} MB" for mb in sizes), sizes[0] / sizes[1], 0.27))
         seconds = first_answer(files["int8"], max(3, rounds))
         rows.append(Row("import, load and first answer / one second", f"{seconds:.2f} s", "1 s", seconds, 1.0))
+    rows.append(distill_row(rounds))
     return rows
 
 
