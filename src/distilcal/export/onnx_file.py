@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -28,6 +30,8 @@ from distilcal.predictions import Predictions
 
 if TYPE_CHECKING:
     from distilcal.export.student import TorchStudent
+
+logger = logging.getLogger(__name__)
 
 PACKAGES = ("distilcal", "torch", "transformers", "onnx", "onnxruntime", "tokenizers")
 RANGED_IMAGES = 256  # images that decide the ranges of activations
@@ -100,6 +104,7 @@ def write_onnx(
             assert dev is not None
             float_content = content
             content = _quantised(student, content, dev, Path(temporary) / "logits.onnx", tokenizer)
+            notes += _doubts(content.calibrator)
             file = _write_files(Path(temporary) / "int8" / path.name, student, content, tokenizer)
             models = [float_model, ("int8", file.stat().st_size, load_onnx(file, threads=1))]
         else:
@@ -165,13 +170,23 @@ def _quantised(student: TorchStudent, content: OnnxContent, dev: Dataset, path: 
     if isinstance(dev.inputs, Images):
         rows = np.linspace(0, len(dev) - 1, min(len(dev), RANGED_IMAGES)).astype(np.int64)
         pixels = dev.inputs.pixels[rows]
-    logits = quantise(content.logits, pixels)
-    uncalibrated = OnnxContent(logits, None, None, quantised=True)
-    predictions = load_onnx(_write_files(path, student, uncalibrated, tokenizer), threads=1).predictions(dev).rename("dev")
+    uncalibrated = OnnxContent(quantise(content.logits, pixels), None, None, quantised=True)
+    # Logits, not probabilities: vector and matrix scaling of the logits of a graph differ from those of log-probabilities.
+    file = _write_files(path, student, uncalibrated, tokenizer, ends_in_logits=True)
+    predictions = load_onnx(file, threads=1).predictions(dev).rename("dev")
     method = _calibration_method(student)
     if method is None:
         return replace(uncalibrated, dev=predictions)
     return replace(uncalibrated, calibrator=FITS[method](predictions), dev=cross_fitted(predictions, FITS[method], seed=0))
+
+
+def _doubts(calibrator: Calibrator | None) -> tuple[str, ...]:
+    """A note about a calibrator whose fit did not converge, which is logged too."""
+    if calibrator is None or calibrator.fit.converged:
+        return ()
+    note = f"The {calibrator.kind} calibrator of the 8-bit model is doubtful: {calibrator.fit.message}."
+    logger.warning("%s", note)
+    return (note,)
 
 
 def _calibration_method(student: TorchStudent) -> str | None:
@@ -194,11 +209,16 @@ def _loss(report: ExportReport) -> str:
 # ---- files -------------------------------------------------------------------------------------------------------------
 
 
-def _write_files(path: Path, student: TorchStudent, content: OnnxContent, tokenizer: bytes | None) -> Path:
+def _write_files(
+    path: Path, student: TorchStudent, content: OnnxContent, tokenizer: bytes | None, *, ends_in_logits: bool = False
+) -> Path:
     """Write the graph with its description, and the tokenizer beside it; return the path."""
     path.parent.mkdir(exist_ok=True)
     tokenizer_path = path.with_suffix(".tokenizer.json")
-    model = add_calibration(content.logits, content.calibrator, student.classes)
+    if ends_in_logits:
+        model = copy.deepcopy(content.logits)
+    else:
+        model = add_calibration(content.logits, content.calibrator, student.classes)
     entry = model.metadata_props.add()
     entry.key, entry.value = METADATA, _describe(student, content, tokenizer_path.name, tokenizer).to_json()
     if tokenizer is not None:
