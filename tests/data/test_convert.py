@@ -259,6 +259,9 @@ FILES = {
     "choices": Dataset(choices(["x", "y"], [["1", "3"], ["2", "4\n5\u2028\"6"]]), [1, 0], ("0", "1")),
     "votes": Dataset(texts(TEXT), None, ("neg", "pos"), label_probs=np.array([[0.25, 0.75], [1, 0], [0.5, 0.5], [0, 1]])),
     "vectors": Dataset(Vectors(np.eye(4, dtype=np.float32)), [1, -1, 0, 1], ("no", "yes"), groups=np.array(list("aabb"))),
+    "numerals": Dataset(Vectors(np.eye(4, dtype=np.float32)), [0, 1, 0, -1], ("1", "0")),
+    "partly voted": Dataset(texts(TEXT), [1, 0, -1, 1], ("neg", "pos"),
+                            label_probs=np.array([[0.25, 0.75], [1, 0], [0, 0], [0, 1]])),
     "images": Dataset(Images(np.arange(4 * 48, dtype=np.uint8).reshape(4, 4, 4, 3)), [1, 0, 0, 1], ("no", "yes")),
 }  # fmt: skip
 

@@ -115,6 +115,10 @@ def test_a_fitted_teacher_stays_as_it_is():
     assert not hasattr(frozen, "teacher_")
 
 
+def test_the_student_outlives_its_run(fitted):
+    assert fitted.student_.source is None
+
+
 def test_a_run_stays_where_it_is_wanted(tmp_path):
     out, store = tmp_path / "run", tmp_path / "store"
     model = DistilledClassifier(LogisticRegression(), "mlp", epochs=2, out=out, store=store, changes=["accuracy=0.9"])

@@ -210,3 +210,15 @@ def test_eval_of_answers_needs_labels(place, tmp_path):
     answers = write_answers(tmp_path / "answers.jsonl", place / "train.csv", hard)
     done = command("eval", answers, code=2)
     assert f"{answers}: there is no label column; add a column 'label' with the class of every row" in done.stderr
+
+
+def test_votes_of_labelled_rows_only_stay_out_of_a_teachers_predictions(tmp_path):
+    """Rows without a label have no votes either, and predictions have them of all rows or of none."""
+    votes = np.array([[0.2, 0.8], [0, 0], [0.1, 0.9], [0, 0]])
+    data = some_data(OWN_IDS, labels=(1, -1, 1, -1), label_probs=votes)
+    teacher = Predictions.from_probs(np.full((4, 2), 0.5), ids=data.ids, classes=("neg", "pos"))
+    teacher.save(tmp_path / "teacher.npz")
+    settings = StageSettings(predictions=(str(tmp_path / "teacher.npz"),))
+    stage = Stage("teacher", "key", settings, tmp_path, tmp_path, ("neg", "pos"))
+    assert stage.known_predictions(data).label_probs is None
+    assert stage.known_predictions(data.select([0, 2])).label_probs.tolist() == votes[[0, 2]].tolist()

@@ -557,7 +557,9 @@ def _records(data: Dataset, columns: Columns) -> Iterator[dict[str, Any]]:
         names = (*data.classes, None)  # the index -1 stands for no label
         values[columns.label] = [names[label] for label in data.labels.tolist()]
     if data.label_probs is not None:
-        values |= {f"{SOFT_LABEL_PREFIX}{name}": data.label_probs[:, k].tolist() for k, name in enumerate(data.classes)}
+        label_probs = data.label_probs.astype(object)
+        label_probs[~data.is_labelled] = None
+        values |= {f"{SOFT_LABEL_PREFIX}{name}": label_probs[:, k].tolist() for k, name in enumerate(data.classes)}
     if columns.group:
         values[columns.group] = (data.ids if data.groups is None else data.groups).tolist()
     for row in zip(*values.values(), strict=True):

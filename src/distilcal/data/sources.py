@@ -218,6 +218,8 @@ def _npz_labels(labels: NDArray[Any], names: tuple[str, ...], path: Path) -> tup
     """Labels of which some may be missing (-1 or empty), as indices, and the classes."""
     if labels.shape[1:] not in ((), (1,)):
         raise InputError(f"labels of shape {labels.shape}", source=str(path), remedy="give one per example")
+    if names and labels.dtype.kind in "iu":  # indices, also where the names of classes are numbers
+        return labels.ravel().astype(np.int64), names
     texts = labels.ravel().astype(str)
     rows = np.flatnonzero(~np.isin(texts, ("", "-1")))
     names = names or tuple(distinct_classes(texts[rows].tolist()))

@@ -112,7 +112,8 @@ class Stage:
             external.select(rows[known]),
             labels=np.full(len(part), UNKNOWN) if part.labels is None else part.labels,
             ids=part.ids,
-            label_probs=part.label_probs,
+            # Predictions have the votes of all rows or of none.
+            label_probs=part.label_probs if part.is_labelled.all() else None,
             name=data.name,
         )
 

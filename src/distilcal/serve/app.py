@@ -296,6 +296,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     close = {"Connection": "close"}
     too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send fewer examples at a time", close)
     declared = request.headers.get("content-length", "0")
+    if not (declared.isascii() and declared.isdigit()):
+        raise HTTPException(400, "the Content-Length is not a number", close)
     if int(declared) > max_bytes:
         raise too_large
     body = bytearray()

@@ -21,6 +21,7 @@ from distilcal.api import distill
 from distilcal.data import Dataset, Vectors, texts
 from distilcal.data.convert import label_text
 from distilcal.errors import InputError
+from distilcal.export import TorchStudent
 from distilcal.inference import Student
 from distilcal.pipeline.preflight import MIN_DEV_EXAMPLES
 from distilcal.predictions import FloatArray
@@ -191,7 +192,10 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 changes=self.changes,
                 progress=self.progress,
             )
-            self.student_: Student = result.student
+            student = result.student
+        if self.out is None and isinstance(student, TorchStudent):
+            student.source = None  # the run is deleted
+        self.student_: Student = student
         return self
 
     def predict_proba(self, X: Any) -> FloatArray:

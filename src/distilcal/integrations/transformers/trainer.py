@@ -312,7 +312,9 @@ class DistillationTrainer(Trainer):
             selected = select_rows(view, term, self.objective.unknown)
             value = term(selected)
             if self._step_rows is not None:
-                value = value * (len(selected) / self._step_rows[number].clamp(min=1))
+                # Means over processes: where one of several has a single row, it is less than 1.
+                rows = self._step_rows[number].clamp(min=1 / self.args.world_size)
+                value = value * (len(selected) / rows)
             total = total + value * term.weight
             name = self.objective.log_names[number]
             self._term_sums[name] = self._term_sums.get(name, 0) + value.detach()
