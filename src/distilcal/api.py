@@ -458,6 +458,7 @@ def _add_data(settings: DistillSettings, sources: _Sources, inputs: InMemory) ->
         raise InputError("there are no training data", remedy="give a file, a DataFrame, a list or a Dataset as train")
     columns = _columns(settings)
     classes: Sequence[str] | None = settings.classes or None
+    ordered = bool(classes)  # whether labels of the other splits may be indices of the classes
     named: dict[str, str] = {}
     for split, source in given.items():
         if _is_missing(source) or _is_path(source):
@@ -468,15 +469,16 @@ def _add_data(settings: DistillSettings, sources: _Sources, inputs: InMemory) ->
         data = to_dataset(source, argument=split, columns=columns, classes=classes, partly=split == "train")
         named[split] = inputs.add_data(split, data)
         classes = data.classes
-    if named["train"] in inputs.datasets:
-        settings = settings.replace(classes=classes)
+        if split == "train":
+            ordered = ordered or _names_classes(source, columns.label) or not _finds_classes(data)
+            settings = settings.replace(classes=classes if ordered else ())
     ood = []
     for name, source in _domains(sources.ood, settings.label):
         if _is_path(source) and name in ("", _own_name(str(source))):
             ood.append(str(source))
             continue
         classes = classes or _classes_of(named["train"], columns)
-        ood.append(inputs.add_data(f"ood/{name}", _read(source, f"ood {name}", columns, classes)))
+        ood.append(inputs.add_data(f"ood/{name}", _read(source, f"ood {name}", columns, classes, ordered)))
     unlabelled = []
     for name, source in _unlabelled(sources.unlabelled):
         if not _is_path(source):
@@ -496,13 +498,38 @@ def _classes_of(source: str, columns: Columns) -> Sequence[str]:
     return _read(source, "train", columns, None).classes
 
 
-def _read(source: Any, argument: str, columns: Columns, classes: Sequence[str] | None) -> Dataset:
+def _names_classes(source: Any, label: str) -> bool:
+    """Whether a table names its classes in order: by a ClassLabel or by categories."""
+    features = getattr(source, "features", None)
+    if isinstance(features, Mapping):
+        return bool(getattr(features.get(label), "names", None))
+    is_table = isinstance(source, Mapping) or hasattr(source, "dtypes")
+    column = source[label] if is_table and label in source else None
+    categories = getattr(getattr(column, "dtype", None), "categories", None)
+    return hasattr(categories, "__len__") and len(categories) > 0
+
+
+def _finds_classes(data: Dataset) -> bool:
+    """Whether the file of these data has the same classes in the same order when nobody lists them."""
+    import numpy as np
+
+    from distilcal.data.table_source import distinct_classes
+
+    assert data.labels is not None
+    found = [data.classes[index] for index in np.unique(data.labels[data.is_labelled])]
+    return tuple(distinct_classes(found)) == data.classes
+
+
+def _read(source: Any, argument: str, columns: Columns, classes: Sequence[str] | None, by_index: bool = True) -> Dataset:
     from distilcal.data.convert import to_dataset
+    from distilcal.data.sources import read_dataset
     from distilcal.data.splits import BENCHMARK_PREFIX, read_benchmark
 
     if isinstance(source, str) and source.startswith(BENCHMARK_PREFIX):
         role: Literal["train", "ood"] = "train" if argument == "train" else "ood"
         return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
+    if _is_path(source):
+        return read_dataset(source, columns=columns, classes=classes, by_index=by_index)
     return to_dataset(source, argument=argument, columns=columns, classes=classes)
 
 
