@@ -58,3 +58,9 @@ def test_an_object_that_names_the_order_of_its_classes_says_what_numbers_mean(tm
         assert test.labels.tolist() == numbered(60, 5)[1]
     unusual = dc.Dataset(dc.load_dataset((text, label)).inputs, label, ("pos", "neg"))
     assert planned(unusual, tmp_path, test=numbers).splits.test.labels.tolist() == numbered(60, 5)[1]
+
+
+def test_domains_whose_names_read_alike_are_numbered(tmp_path):
+    domains = {"a b": sentences(40, 7), "a-b": sentences(50, 8), "a/b": sentences(30, 9)}
+    found = planned(sentences(200, 0), tmp_path, ood=domains).splits.ood
+    assert [(data.name, len(data)) for data in found] == [("a-b", 40), ("a-b-2", 50), ("a-b-3", 30)]

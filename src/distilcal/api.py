@@ -472,12 +472,15 @@ def _add_data(settings: DistillSettings, sources: _Sources, inputs: InMemory) ->
         if split == "train":
             ordered = ordered or _names_classes(source, columns.label) or not _finds_classes(data)
             settings = settings.replace(classes=classes if ordered else ())
-    ood = []
+    ood: list[str] = []
+    taken: list[str] = []
     for name, source in _domains(sources.ood, settings.label):
         if _is_path(source) and name in ("", _own_name(str(source))):
             ood.append(str(source))
             continue
         classes = classes or _classes_of(named["train"], columns)
+        name = _unused(name, taken)
+        taken.append(name)
         ood.append(inputs.add_data(f"ood/{name}", _read(source, f"ood {name}", columns, classes, ordered)))
     unlabelled = []
     for name, source in _unlabelled(sources.unlabelled):
@@ -545,6 +548,14 @@ def _domains(ood: Any, label: str) -> Iterator[tuple[str, Any]]:
             yield ("" if _is_path(source) else f"ood-{number}"), source
     else:
         yield ("" if _is_path(ood) else "ood"), ood
+
+
+def _unused(name: str, taken: Sequence[str]) -> str:
+    """The name, with a number if another domain has it: two names may differ only in what a file cannot be called."""
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}-{number}", number + 1
+    return candidate
 
 
 def _unlabelled(unlabelled: Any) -> Iterator[tuple[str, Any]]:
