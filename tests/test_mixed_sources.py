@@ -64,3 +64,11 @@ def test_domains_whose_names_read_alike_are_numbered(tmp_path):
     domains = {"a b": sentences(40, 7), "a-b": sentences(50, 8), "a/b": sentences(30, 9)}
     found = planned(sentences(200, 0), tmp_path, ood=domains).splits.ood
     assert [(data.name, len(data)) for data in found] == [("a-b", 40), ("a-b-2", 50), ("a-b-3", 30)]
+
+
+@pytest.mark.parametrize("split", ["dev", "test", "ood"])
+def test_a_file_with_some_labels_beside_data_in_memory(tmp_path, split):
+    rows = zip(*sentences(300, 0), strict=True)
+    lines = [f"{text},{label if row % 4 else ''}\n" for row, (text, label) in enumerate(rows)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(lines))
+    assert "(75 unlabelled)" in planned(tmp_path / "train.csv", tmp_path, **{split: sentences(50, 3)}).sizes

@@ -508,7 +508,7 @@ def _names_classes(source: Any, label: str) -> bool:
         return bool(getattr(features.get(label), "names", None))
     is_table = isinstance(source, Mapping) or hasattr(source, "dtypes")
     column = source[label] if is_table and label in source else None
-    categories = getattr(getattr(column, "dtype", None), "categories", None)
+    categories: Any = getattr(getattr(column, "dtype", None), "categories", None)
     return hasattr(categories, "__len__") and len(categories) > 0
 
 
@@ -532,7 +532,8 @@ def _read(source: Any, argument: str, columns: Columns, classes: Sequence[str] |
         role: Literal["train", "ood"] = "train" if argument == "train" else "ood"
         return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
     if _is_path(source):
-        return read_dataset(source, columns=columns, classes=classes, by_index=by_index)
+        partly = argument == "train"
+        return read_dataset(source, columns=columns, classes=classes, partly=partly, by_index=by_index)
     return to_dataset(source, argument=argument, columns=columns, classes=classes)
 
 
