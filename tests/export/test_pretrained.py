@@ -181,10 +181,18 @@ def test_folders_that_hold_something_else_are_refused(run, classifier, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="a file, not a folder"):
         student.save_pretrained(tmp_path / "file")
+    (tmp_path / "project" / "encoder").mkdir(parents=True)
+    for name in ("README.md", "calibrator.json", "encoder/mine.txt"):
+        (tmp_path / "project" / name).write_text("mine")
+    with pytest.raises(InputError, match="not empty and holds no saved student.*give a new folder"):
+        student.save_pretrained(tmp_path / "project")
+    for name in ("README.md", "calibrator.json", "encoder/mine.txt"):
+        assert (tmp_path / "project" / name).read_text() == "mine"
 
 
 def test_files_of_the_user_stay(classifier, tmp_path):
     (tmp_path / ".git").mkdir()
+    as_student(classifier).save_pretrained(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     as_student(classifier).save_pretrained(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"

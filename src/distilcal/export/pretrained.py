@@ -57,7 +57,7 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
     Raises
     ------
     InputError
-        If the folder cannot be written, or is that of a run.
+        If the folder cannot be written, is that of a run, or holds anything but a saved student.
     """
     _check_folder(folder)
     classifier, record = _with_calibration(student)
@@ -84,6 +84,8 @@ def _check_folder(folder: Path) -> None:
         raise InputError("this is a file, not a folder", source=str(folder), remedy="give the name of a folder")
     if (folder / "metrics.json").exists():
         raise InputError("this is the folder of a run", source=str(folder), remedy="give the name of another folder")
+    if folder.is_dir() and not (folder / CARD).exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise InputError("the folder is not empty and holds no saved student", source=str(folder), remedy="give a new folder")
     parent = folder.resolve().parent
     while not parent.exists():
         parent = parent.parent
