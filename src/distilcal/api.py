@@ -650,6 +650,7 @@ def _run(
             loaded=inputs.datasets,
             prepare=prepare if has_models else None,
             on_checked=inputs.write_data,
+            on_refused=inputs.restore,
             on_progress=on_progress,
             on_epoch=on_epoch,
         )

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class InMemory:
         Models of transformers by the folder that stands for them.
     teacher : Predictions or AskedTeacher, optional
         A teacher without a model.
+    replaced : dict of Path to Path
+        What `write_models` wrote, and where it set aside what was there before.
     """
 
     folder: Path
@@ -50,6 +53,7 @@ class InMemory:
     datasets: dict[str, Dataset] = field(default_factory=dict)
     models: dict[str, Any] = field(default_factory=dict)
     teacher: Predictions | AskedTeacher | None = None
+    replaced: dict[Path, Path] = field(default_factory=dict)
 
     @property
     def teacher_file(self) -> Path:
@@ -152,6 +156,8 @@ class InMemory:
     ) -> None:
         """Write the models, and the predictions of a teacher without one; a teacher that is called is asked for them.
 
+        What was there before is set aside until `write_data`; `restore` brings it back.
+
         Parameters
         ----------
         splits : Splits
@@ -161,18 +167,31 @@ class InMemory:
         on_progress : callable, optional
             Called with the number of examples that the teacher has answered, and of all.
         """
+        predictions = self.teacher
+        if isinstance(predictions, AskedTeacher):
+            predictions = ask_teacher(predictions, splits, self.folder, labels=teacher_labels, on_progress=on_progress)
         self._save_models()
-        if isinstance(self.teacher, AskedTeacher):
-            predictions = ask_teacher(self.teacher, splits, self.folder, labels=teacher_labels, on_progress=on_progress)
-            predictions.save(self.teacher_file)
-        elif self.teacher is not None:
-            self.teacher.save(self.teacher_file)
+        if predictions is not None:
+            self._save_predictions(predictions)
 
     def write_data(self) -> None:
-        """Write the data, each file whole or not at all."""
+        """Write the data, each file whole or not at all, and delete what `write_models` set aside."""
         for source, data in self.datasets.items():
             Path(source).parent.mkdir(parents=True, exist_ok=True)
             write_dataset(data, Path(source), self.columns)
+        for aside in self.replaced.values():
+            _remove(aside)
+        self.replaced.clear()
+
+    def restore(self) -> None:
+        """Undo `write_models`: delete what it wrote, bring back what was there before, and keep answers of a teacher."""
+        for path, aside in self.replaced.items():
+            _remove(path)
+            if aside.exists():
+                os.replace(aside, path)
+        self.replaced.clear()
+        with suppress(OSError):  # there are answers of a teacher, or data of an earlier run
+            self.folder.rmdir()
 
     def write_placeholders(self, splits: Splits) -> None:
         """Write what a plan reads: the models, and predictions of a teacher without a model that know nothing.
@@ -187,12 +206,27 @@ class InMemory:
             classes = splits.train.classes
             ids = np.unique(np.concatenate([data.ids for data in splits]))
             probs = np.full((len(ids), len(classes)), 1 / len(classes))
-            Predictions.from_probs(probs, ids=ids, classes=classes).save(self.teacher_file)
+            self._save_predictions(Predictions.from_probs(probs, ids=ids, classes=classes))
 
     def _save_models(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for source, model in self.models.items():
-            _save_model(model, Path(source))
+            temporary = _save_model(model, Path(source))
+            self._replace(Path(source), temporary)
+
+    def _save_predictions(self, predictions: Predictions) -> None:
+        temporary = self.folder / f".new-{self.teacher_file.name}"
+        predictions.save(temporary)
+        self._replace(self.teacher_file, temporary)
+
+    def _replace(self, path: Path, temporary: Path) -> None:
+        """Move a new file or folder to its path, and what was there aside."""
+        aside = path.with_name(f".old-{path.name}")
+        if path.exists() and not aside.exists():  # else a call was killed that had set it aside
+            os.replace(path, aside)
+        self.replaced[path] = aside
+        _remove(path)
+        os.replace(temporary, path)
 
 
 def is_model(value: Any) -> bool:
@@ -249,15 +283,23 @@ def _tokenizer(model: Any, name: str) -> Any:
     return load_tokenizer(origin, name)
 
 
-def _save_model(model: Any, folder: Path) -> None:
+def _remove(path: Path) -> None:
+    """Delete a file or a folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _save_model(model: Any, folder: Path) -> Path:
+    """Save a model in a temporary folder beside the one that it is for, and return it."""
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
     try:
         with quiet_transformers():
             _bare_model(model).save_pretrained(temporary)
             _tokenizer(model, folder.name).save_pretrained(temporary)
         os.chmod(temporary, 0o755)  # mkdtemp creates private folders
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    return temporary

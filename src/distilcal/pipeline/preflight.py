@@ -379,6 +379,31 @@ def _saved_layer_count(source: str) -> int:
 # ---- predictions in place of a model -----------------------------------------------------------------------------------
 
 
+def check_teachers(recipe: Recipe) -> None:
+    """Refuse a loss on the features of a teacher that is known by its predictions. Needs no data.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+
+    Raises
+    ------
+    InputError
+        With the first such term.
+    """
+    for name, stage in recipe.stages.items():
+        if not stage.teacher or not recipe.stages[stage.teacher].predictions:
+            continue
+        for index, term in enumerate(stage.terms):
+            if term.loss in LOSSES and "teacher_features" in required_inputs(LOSSES[term.loss]):
+                raise InputError(
+                    f"stages.{name}.terms[{index}]: the teacher {stage.teacher!r} is known by its predictions only and has no "
+                    f"features for {term.loss}",
+                    remedy="leave out rkd and crd, or give the teacher's model",
+                )
+
+
 def check_known_rows(stage: Stage, students: Sequence[StageSettings], splits: Splits) -> None:
     """Refuse predictions in place of a teacher that cover too little of the data.
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +27,7 @@ from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.locks import file_lock
 from distilcal.pipeline.logs import main_process_logger
-from distilcal.pipeline.preflight import check_known_rows, check_predictions, check_recipe
+from distilcal.pipeline.preflight import check_known_rows, check_predictions, check_recipe, check_teachers
 from distilcal.pipeline.results import remove_results, write_results
 from distilcal.pipeline.stage import Stage, plan_stages
 from distilcal.pipeline.train import run_stage
@@ -38,6 +37,7 @@ from distilcal.selective import counted
 from distilcal.training import TrainingProgress
 from distilcal.training.distributed import ProcessGroup
 
+LOCK = ".lock"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy", "datasets")
 
 logger = main_process_logger(__name__)
@@ -108,6 +108,7 @@ def plan(
     InputError
         If the recipe could not be run to its end.
     """
+    check_teachers(recipe)
     splits = read_splits(recipe.data, loaded)
     if prepare is not None:
         prepare(splits)
@@ -128,6 +129,7 @@ def run_recipe(
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
     prepare: Callable[[Splits], None] | None = None,
     on_checked: Callable[[], None] | None = None,
+    on_refused: Callable[[], None] | None = None,
     on_progress: Callable[[str, TrainingProgress], None] | None = None,
     on_epoch: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> Path:
@@ -147,6 +149,8 @@ def run_recipe(
         Called in the main process with the data before the stages are checked, to write files that the recipe names.
     on_checked : callable, optional
         Called in the main process once everything is checked, before results of an earlier run are replaced.
+    on_refused : callable, optional
+        Called in the main process if the call ends before everything is checked, to remove what ``prepare`` wrote.
     on_progress : callable, optional
         Called in the main process with the name of a stage and how far its training is.
     on_epoch : callable, optional
@@ -160,7 +164,8 @@ def run_recipe(
     Raises
     ------
     InputError
-        If the recipe cannot be run, before anything is trained. A folder that was created for it is removed again.
+        If the recipe cannot be run, before anything is trained. Folders that were created for it and are empty are removed
+        again.
     StoreError
         If another run works in the folder.
     """
@@ -173,15 +178,16 @@ def run_recipe(
             if prepare is not None and processes.is_main_process:
                 prepare(splits)
 
-    created = _first_missing(folder)
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    lock = file_lock(folder / ".lock", busy=f"another run is working in {folder}")
+    lock = file_lock(folder / LOCK, busy=f"another run is working in {folder}")
     with lock if processes.is_main_process else nullcontext():
         try:
             planned = plan(recipe, store, loaded=loaded, prepare=prepare_first)
-        except InputError:
-            if created is not None:
-                shutil.rmtree(created, ignore_errors=True)
+        except BaseException:
+            if on_refused is not None and processes.is_main_process:
+                on_refused()
+            _remove_empty(created)
             raise
         _log_data(planned)
         _warn_of_seen_data(recipe)
@@ -241,10 +247,13 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _first_missing(folder: Path) -> Path | None:
-    """The outermost folder that has to be created for this one; None if it exists."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    return missing[-1] if missing else None
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove the folder of a run and its parents, the innermost first, up to the first in which something is left."""
+    with suppress(OSError):  # not empty
+        for folder in folders:
+            if [path.name for path in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
+            folder.rmdir()
 
 
 def _log_data(planned: Plan) -> None:
