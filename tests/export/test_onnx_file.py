@@ -194,6 +194,8 @@ def test_images_are_normalised_in_the_graph(tmp_path):
     assert np.abs(probs - student.predict_proba(data)).max() < 1e-5
     with pytest.raises(InputError, match="images of 32 × 32 × 3, got 16 × 16 × 3"):
         load_onnx(tmp_path / "student.onnx").predict(np.zeros((1, 16, 16, 3), np.uint8))
+    with pytest.raises(InputError, match="size of the images.*as dev or test"):
+        student.export_onnx(tmp_path / "other.onnx")
 
 
 @pytest.mark.slow

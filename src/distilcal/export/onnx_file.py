@@ -87,8 +87,9 @@ def write_onnx(
     check_output(path)
     check_packages("onnx", "onnxscript", "onnxruntime", "tokenizers")
     dev, test, notes = _labelled_data(student, dev, test, needed=int8)
+    image_size = _image_size(student, dev, test)
     tokenizer = _tokenizer_bytes(student)
-    content = OnnxContent(trace_logits(student.classifier, image_size=_image_size(dev, test)), student.calibrator, student.dev)
+    content = OnnxContent(trace_logits(student.classifier, image_size=image_size), student.calibrator, student.dev)
     if not in_graph(student.calibrator):
         assert student.calibrator is not None
         notes += (
@@ -153,12 +154,18 @@ def _labelled_data(
     return dev, test, notes
 
 
-def _image_size(*parts: Dataset | None) -> tuple[int, int]:
+def _image_size(student: TorchStudent, *parts: Dataset | None) -> tuple[int, int]:
+    """Height and width of images, which are fixed in a graph; zeros for students that read something else."""
+    if student.input_kind != "images":
+        return 0, 0
     for data in parts:
         if data is not None and isinstance(data.inputs, Images):
             height, width = data.inputs.pixels.shape[1:3]
             return height, width
-    return 32, 32
+    raise InputError(
+        f"the size of the images that {student.name} reads is not known without data",
+        remedy="give labelled images as dev or test (--dev, --test)",
+    )
 
 
 # ---- 8 bits ------------------------------------------------------------------------------------------------------------
