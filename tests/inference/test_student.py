@@ -1,6 +1,7 @@
 """A student gives labels and calibrated probabilities, and hands over what it cannot promise."""
 
 import numpy as np
+import pandas
 import pytest
 
 from distilcal.calibrate import Temperature
@@ -89,3 +90,20 @@ def test_other_inputs_are_refused(examples, message):
 def test_prompts_with_endings_are_choices():
     inputs = as_inputs([("The cat", ["sleeps.", "divides."])])
     assert inputs.endings.tolist() == [["sleeps.", "divides."]]
+
+
+@pytest.mark.parametrize("kind", [dict, pandas.DataFrame])
+def test_a_table_is_not_taken_for_a_list_of_its_columns(kind):
+    table = kind({"text": ["good", "bad"]})
+    with pytest.raises(InputError, match="with its columns where a list of examples"):
+        student().predict(table)
+    assert student().predict(table["text"]) == ["short", "short"]
+
+
+def test_a_student_is_shown_in_one_line():
+    assert repr(student()) == "Student('student', texts, 2 classes)"
+
+
+def test_something_else_is_refused():
+    with pytest.raises(InputError, match="expected a list of examples, got 3"):
+        student().predict(3)

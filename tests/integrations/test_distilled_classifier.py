@@ -207,3 +207,8 @@ def test_what_is_not_text_is_left_to_scikit_learn():
     assert as_texts([]) is None
     assert as_texts(3) is None
     assert as_texts(pd.DataFrame({"a": [1.0], "b": [2.0]})) is None
+
+
+def test_a_missing_label_in_a_list_is_refused():
+    with pytest.raises(InputError, match="a label is missing"):
+        DistilledClassifier(Teacher(), **QUICK).fit(X, [float("nan"), *["a", "b"] * 30][: len(X)])

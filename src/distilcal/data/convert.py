@@ -7,7 +7,7 @@ imported. To add a kind of object, write a function that returns its columns and
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -419,6 +419,13 @@ def as_inputs(examples: Any) -> Inputs:
     """
     if isinstance(examples, str | bytes):
         raise InputError("got one text where a list is expected", remedy="put it in brackets: [text]")
+    if hasattr(examples, "columns") or hasattr(examples, "column_names") or isinstance(examples, Mapping):
+        raise InputError(
+            f"got a {type(examples).__name__} with its columns where a list of examples is expected",
+            remedy='give the column, as table["text"], or dc.load_dataset(table, labelled=False)',
+        )
+    if not isinstance(examples, Iterable):
+        raise InputError(f"expected a list of examples, got {examples!r:.60}", remedy="give a list of texts, or an array")
     if isinstance(examples, np.ndarray) and examples.dtype == np.uint8:
         return Images(examples)
     if isinstance(examples, np.ndarray) and examples.dtype.kind in "fiu":

@@ -79,7 +79,7 @@ class RunStage:
         return load_recipe(self.run / "recipe.toml")
 
 
-@dataclass
+@dataclass(repr=False)
 class TorchStudent(Student):
     """A student that torch runs; `load_student` returns one.
 

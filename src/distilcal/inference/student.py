@@ -37,7 +37,7 @@ class Backend(Protocol):
         """Return the logits (N, K) of examples, in the order of the student's classes."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Student:
     """A trained classifier with its calibration.
 
@@ -85,6 +85,9 @@ class Student:
         """The kind of calibration, such as "temperature", also if it is part of the network; None if there is none."""
         return getattr(self.backend, "calibration", None) if self.calibrator is None else self.calibrator.kind
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.input_kind}, {len(self.classes)} classes)"
+
     def predict_proba(self, inputs: Any, *, on_progress: OnProgress | None = None) -> FloatArray:
         """Return calibrated probabilities.
 
@@ -105,7 +108,7 @@ class Student:
         InputError
             If the examples are not of the kind that the model reads.
         """
-        if not isinstance(inputs, Dataset) and not isinstance(inputs, str) and not len(inputs):
+        if isinstance(inputs, list | tuple | np.ndarray) and not len(inputs):
             return np.zeros((0, len(self.classes)))
         return self.predictions(self.as_dataset(inputs), on_progress=on_progress).probs
 

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import shutil
@@ -38,6 +39,7 @@ from distilcal.runs import evaluation_to_json, main_stage
 from distilcal.selective import Threshold
 from distilcal.training import compute_outputs
 
+logger = logging.getLogger(__name__)
 RESULT_FILES = ("metrics.json", "evaluation.json", "report.html")  # absent until a run is finished
 TIMED_EXAMPLES = 128  # on which the speed of a model is measured
 TIMED_BATCH = 32
@@ -66,6 +68,7 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
         predictions = _save_predictions(stage, recipe, splits, folder / stage.name)
         method = None if stage.settings.calibrate == "none" else stage.settings.calibrate
         evaluation = evaluate_splits(predictions, method=method, accuracy=recipe.accuracy)
+        _warn_of_doubtful_fit(stage.name, evaluation.calibrator)
         facts[stage.name] = _write_stage(stage, evaluation, splits.test, folder / stage.name)
         diagrams[stage.name] = {split: _diagrams(evaluated) for split, evaluated in evaluation.splits.items()}
         if "test" in predictions:
@@ -118,6 +121,11 @@ def milliseconds_per_example(stage: Stage, data: Dataset) -> float:
         compute_outputs(stage.classifier, examples, batch=TIMED_BATCH)
         seconds.append(time.perf_counter() - start)
     return 1000 * min(seconds) / len(examples)
+
+
+def _warn_of_doubtful_fit(stage: str, calibrator: Calibrator | None) -> None:
+    if calibrator is not None and calibrator.fit is not None and not calibrator.fit.converged:
+        logger.warning("%s: its calibration (%s) is doubtful: %s", stage, calibrator.kind, calibrator.fit.message)
 
 
 # ---- one stage ---------------------------------------------------------------------------------------------------------

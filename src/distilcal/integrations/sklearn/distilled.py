@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -159,6 +160,8 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If examples, labels or settings are invalid, before anything is trained.
         """
         inputs = self._read_inputs(X, y, fit=True)
+        if isinstance(y, list | tuple):
+            _check_labels(y)
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
@@ -328,3 +331,10 @@ def as_texts(X: Any) -> list[str] | None:
         if not isinstance(value, str):
             raise InputError(f"{value!r:.60} is not a text", source="X", row=row, remedy="fill or drop the row")
     return list(values)
+
+
+def _check_labels(labels: Sequence[Any]) -> None:
+    """NumPy makes a text of a missing label among texts, which would become a class."""
+    for row, label in enumerate(labels):
+        if label is None or (isinstance(label, float) and math.isnan(label)):
+            raise InputError("a label is missing", row=row, remedy="give y a label for every row")
