@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tiny import reviews, save_model
+from tiny import reviews, save_model, write_csv
 
 from distilcal import Predictions
 from distilcal.calibrate import load_calibrator
@@ -79,6 +79,29 @@ def test_a_run_without_dev_predictions_promises_nothing(run, tmp_path):
     shutil.copytree(run, copied)
     (copied / "student" / "predictions" / "dev.npz").unlink()
     assert load_student(copied).dev is None
+
+
+def test_a_student_outlives_its_run(run, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    student = load_student(copied)
+    shutil.rmtree(copied)
+    student.save_pretrained(tmp_path / "saved")
+    assert "Accuracy and calibration" not in (tmp_path / "saved" / "README.md").read_text()
+    with pytest.raises(InputError, match="no dev data.*give labelled data as dev"):
+        student.export_onnx(tmp_path / "student.onnx", int8=True)
+
+
+def test_data_that_changed_since_the_run_are_not_its_dev_and_test(run, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    write_csv(tmp_path / "train.csv", 850, 0, ids=True)
+    recipe = (copied / "recipe.toml").read_text()
+    (copied / "recipe.toml").write_text(recipe.replace(str(run.parent / "train.csv"), str(tmp_path / "train.csv")))
+    student = load_student(copied)
+    with pytest.raises(InputError, match=r"train\.csv.*changed since the run.*restore the data"):
+        student.export_onnx(tmp_path / "student.onnx", int8=True)
+    assert "changed since the run" in str(student.export_onnx(tmp_path / "student.onnx"))
 
 
 def test_multiple_choice_of_transformers_needs_our_description(tmp_path):

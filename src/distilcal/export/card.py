@@ -43,7 +43,7 @@ def write_card(student: TorchStudent, folder: Path) -> None:
         Where ``README.md`` and ``reliability.png`` are written.
     """
     run, recipe = None, None
-    if student.source is not None:
+    if student.source is not None and student.source.exists:
         run, recipe = read_run(student.source.run), student.source.recipe()
     diagram = _draw_diagram(student, run, folder / DIAGRAM)
     with atomic_write(folder / "README.md") as file:

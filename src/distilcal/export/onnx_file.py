@@ -130,7 +130,9 @@ def _labelled_data(
 ) -> tuple[Dataset | None, Dataset | None, tuple[str, ...]]:
     """Dev and test data: those that are given, else those of the run; and what to note about them."""
     notes: tuple[str, ...] = ()
-    if student.source is not None and (test is None or (needed and dev is None)):
+    has_run = student.source is not None and student.source.exists
+    if has_run and (test is None or (needed and dev is None)):
+        assert student.source is not None
         try:
             run_dev, run_test = student.source.read_dev_and_test()
         except InputError as error:

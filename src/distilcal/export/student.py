@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.calibrate import FITS, Calibrator, cross_fitted, load_calibrator
@@ -69,10 +70,37 @@ class RunStage:
     run: Path
     stage: str
 
+    @property
+    def exists(self) -> bool:
+        """Whether the folder still holds the run: runs in temporary folders do not outlive them."""
+        return (self.run / "metrics.json").exists()
+
     def read_dev_and_test(self) -> tuple[Dataset, Dataset]:
-        """Read the dev and test data of the run again, as its recipe describes them."""
-        splits = read_splits(self.recipe().data)
+        """Read the dev and test data of the run again, as its recipe describes them.
+
+        Raises
+        ------
+        InputError
+            If they cannot be read, or are not the examples of the run: some may have been trained on.
+        """
+        settings = self.recipe().data
+        splits = read_splits(settings)
+        self._check_unchanged(splits.dev, settings.dev or settings.train)
+        self._check_unchanged(splits.test, settings.test or settings.train)
         return splits.dev, splits.test
+
+    def _check_unchanged(self, data: Dataset, source: str) -> None:
+        path = self.run / self.stage / "predictions" / f"{data.name}.npz"
+        if not path.exists():
+            return
+        known = Predictions.load(path).ids
+        assert known is not None  # a run saves the ids of its examples
+        if not np.array_equal(np.sort(data.ids), np.sort(known)):
+            raise InputError(
+                f"the data changed since the run: its {data.name} examples are not those of {self.run}",
+                source=source,
+                remedy="restore the data, or give others as dev and test (--dev, --test)",
+            )
 
     def recipe(self) -> Recipe:
         """Read the recipe of the run."""
@@ -132,7 +160,7 @@ class TorchStudent(Student):
         Raises
         ------
         InputError
-            If the folder cannot be written, or is that of a run.
+            If the folder cannot be written, is that of a run, or holds anything but a saved student.
         """
         from distilcal.export.pretrained import write_pretrained
 
@@ -163,7 +191,8 @@ class TorchStudent(Student):
             Percentage points of test accuracy that 8 bits may cost: a larger loss is a warning, one whose 95 % interval lies
             above it an error, and then the float file is kept as ``STEM.float.onnx``.
         dev, test : Dataset, optional
-            Labelled data; by default those of the student's run. Without a run, ``int8`` needs ``dev``.
+            Labelled data; by default those of the student's run. Without a run, ``int8`` needs ``dev``, and a student that
+            reads images one of both, which has their size.
 
         Returns
         -------
