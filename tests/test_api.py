@@ -292,15 +292,17 @@ def test_the_command_takes_unlabelled_data_and_classes(place, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+asked = []
+
+
+def moody(examples):
+    asked.append(len(examples))
+    if len(asked) == 2:
+        raise ConnectionError("try later")
+    return praise(examples)
+
+
 def test_a_teacher_that_breaks_is_not_asked_again_for_what_it_answered(place, tmp_path):
-    asked = []
-
-    def moody(examples):
-        asked.append(len(examples))
-        if len(asked) == 2:
-            raise ConnectionError("try later")
-        return praise(examples)
-
     arguments = {"teacher": moody, "student": place / "encoder"}
     with pytest.raises(ConnectionError):
         distil(place, tmp_path, **arguments)

@@ -1,5 +1,8 @@
 """Teachers that are called: asked in chunks, checked, kept while a call is interrupted, matched by class name."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -42,6 +45,13 @@ class Counting:
         return self.answer(examples)
 
 
+COUNTED = Counting()
+
+
+def counted(examples):
+    return COUNTED(examples)
+
+
 def test_every_example_is_asked_about_once_in_chunks(splits, tmp_path):
     twice = Splits(splits.train, splits.dev, splits.train.with_role("test", "test"))
     teacher, steps = Counting(), []
@@ -54,16 +64,17 @@ def test_every_example_is_asked_about_once_in_chunks(splits, tmp_path):
 
 
 def test_answers_of_an_interrupted_call_are_kept(splits, tmp_path):
+    COUNTED.sizes, COUNTED.stop = [], 2
     with pytest.raises(KeyboardInterrupt):
-        ask_teacher(callable_teacher(Counting(stop=2)), splits, tmp_path)
-    again = Counting()
-    predictions = ask_teacher(callable_teacher(again), splits, tmp_path)
-    assert again.sizes == [5, 8, 9]
+        ask_teacher(callable_teacher(counted), splits, tmp_path)
+    COUNTED.sizes, COUNTED.stop = [], None
+    predictions = ask_teacher(callable_teacher(counted), splits, tmp_path)
+    assert COUNTED.sizes == [5, 8, 9]
     assert np.allclose(predictions.select(splits.train.ids).probs, praise(splits.train.inputs.text))
     forget_answers(tmp_path)
-    fresh = Counting()
-    ask_teacher(callable_teacher(fresh), splits, tmp_path)
-    assert sum(fresh.sizes) == 42
+    COUNTED.sizes = []
+    ask_teacher(callable_teacher(counted), splits, tmp_path)
+    assert sum(COUNTED.sizes) == 42
 
 
 def test_answers_belong_to_the_code_of_the_function(splits, tmp_path):
@@ -81,9 +92,85 @@ def test_answers_belong_to_the_code_of_the_function(splits, tmp_path):
     ask_teacher(callable_teacher(partial(second)), splits, tmp_path)
     assert calls.count("second") == calls.count("first") == 5
     assert callable_teacher(lambda x: [0.1 for _ in x]).identity != callable_teacher(lambda x: [0.2 for _ in x]).identity
-    assert callable_teacher(np.sin).identity
     flipped = ask_teacher(callable_teacher(praise), splits, tmp_path, labels=("pos", "neg"))
     assert flipped.classes == ("pos", "neg")
+
+
+class Prompted:
+    def __init__(self, prompt):
+        self.prompt = prompt
+
+    def __call__(self, examples):
+        return self.prompt
+
+    def ask(self, examples):
+        return self.prompt
+
+
+def prompted(examples, prompt="a", *, options=()):
+    return prompt, options
+
+
+def enclosed(prompt):
+    return lambda examples: prompt
+
+
+def with_default(prompt):
+    def ask(examples, prompt=prompt):
+        return prompt
+
+    return ask
+
+
+def with_keyword(prompt):
+    def ask(examples, *, prompt=prompt):
+        return prompt
+
+    return ask
+
+
+BUILDERS = [
+    Prompted, enclosed, with_default, with_keyword, lambda prompt: Prompted(prompt).ask,
+    lambda prompt: partial(prompted, prompt), lambda prompt: partial(prompted, options=prompt),
+    lambda prompt: enclosed(enclosed(prompt)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_answers_belong_to_the_values_that_a_function_is_built_with(build):
+    values = ["a", "b", ["a"], ("a",), {"a", "b"}, {"a": 1}, {"a": 2}, None, 1, True, 1.5]
+    identities = [callable_teacher(build(value)).identity for value in values]
+    assert all(identities)
+    assert len(set(identities)) == len(values)
+    assert identities == [callable_teacher(build(value)).identity for value in values]
+    for unknown in (object(), [object()], np.zeros(3), np.sin):
+        assert not callable_teacher(build(unknown)).identity
+
+
+def test_answers_of_what_cannot_be_told_apart_are_not_kept(splits, tmp_path):
+    def refers_to_itself(examples):
+        return refers_to_itself
+
+    assert not callable_teacher(refers_to_itself).identity
+    assert not callable_teacher(np.sin).identity
+    ask_teacher(callable_teacher(Counting(praise, stop=np.int64(9))), splits, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_function_is_the_same_in_every_process(tmp_path):
+    (tmp_path / "teacher.py").write_text(
+        "from distilcal.pipeline.asking import callable_teacher\n"
+        "def teacher(texts, known=frozenset(('one', 'two', 'three'))):\n"
+        "    return [text in {'alpha', 'beta', 'gamma', 'delta'} for text in texts]\n"
+        "print(callable_teacher(teacher).identity)\n"
+    )
+    identities = set()
+    for seed in "12":
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, tmp_path / "teacher.py"], env=environment, capture_output=True, check=True)
+        identities.add(done.stdout.strip())
+    assert len(identities) == 1
+    assert identities != {b""}
 
 
 class Estimator:

@@ -1,7 +1,7 @@
 """Teachers that are called: their probabilities on every example of a run, asked for in chunks and checked.
 
 Answers of a function are kept beside the run until it is finished, so that an interrupted call does not ask again. They belong
-to the function's own code and to the content of each example.
+to the function's own code, the plain values that it is built with, and to the content of each example.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import CodeType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ class AskedTeacher:
     classes : tuple of str
         The classes of the columns; empty: those of the data.
     identity : str
-        A hash of its code, to which kept answers belong; empty: it is asked again after an interruption.
+        A hash of its code and of the values that it is built with, to which kept answers belong; empty: not known, and it is
+        asked again after an interruption.
     """
 
     predict: Callable[[Any], Any]
@@ -87,10 +88,8 @@ def callable_teacher(function: Callable[[Any], Any]) -> AskedTeacher:
     AskedTeacher
     """
     inner = function.func if isinstance(function, partial) else function
-    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    identity = digest([name, _code_facts(code)]) if isinstance(code, CodeType) else digest([name])
-    return AskedTeacher(function, name, identity=identity)
+    return AskedTeacher(function, name, identity=_identity(function))
 
 
 def ask_teacher(
@@ -259,7 +258,56 @@ def _checked(answer: Any, count: int, classes: Sequence[str], where: str) -> Flo
     return probs
 
 
-def _code_facts(code: CodeType) -> list[Any]:
-    """What a function's code consists of, the same in every process."""
-    constants = [_code_facts(value) if isinstance(value, CodeType) else repr(value) for value in code.co_consts]
-    return [code.co_code.hex(), list(code.co_names), constants]
+# ---- identity of a function --------------------------------------------------------------------------------------------
+
+
+class _NotPlainError(Exception):
+    """A value of which it is not known whether it is the same in another process."""
+
+
+def _identity(function: Callable[[Any], Any]) -> str:
+    """A hash of a function, the same in every process; empty if it is built with more than plain values and functions."""
+    try:
+        return digest(_callable_facts(function))
+    except (_NotPlainError, RecursionError):  # a function may refer to itself
+        return ""
+
+
+def _callable_facts(function: Any) -> list[Any]:
+    """What a function consists of, or an object that is called: its code and its attributes."""
+    if isinstance(function, partial | FunctionType):
+        return _facts(function)
+    if isinstance(function, MethodType):
+        return [_facts(function.__func__), _facts(getattr(function.__self__, "__dict__", function.__self__))]
+    call = type(function).__call__
+    if not isinstance(call, FunctionType) or not hasattr(function, "__dict__"):
+        raise _NotPlainError
+    return [type(function).__qualname__, _facts(call), _facts(vars(function))]
+
+
+def _facts(value: Any) -> list[Any]:
+    """A plain value, or a function with all that it is built with, as lists of texts."""
+    if value is None or value is ... or type(value) in (str, bytes, bool, int, float, complex):
+        return [repr(value)]
+    if isinstance(value, partial):
+        return ["partial", _callable_facts(value.func), _facts(value.args), _facts(value.keywords)]
+    if isinstance(value, FunctionType):
+        cells = [_cell_facts(cell) for cell in value.__closure__ or ()]
+        defaults = [_facts(value.__defaults__), _facts(value.__kwdefaults__)]
+        return ["function", value.__qualname__, _facts(value.__code__), defaults, cells]
+    if isinstance(value, CodeType):
+        return ["code", value.co_code.hex(), list(value.co_names), _facts(value.co_consts)]
+    if type(value) in (tuple, list):
+        return [type(value).__name__, *map(_facts, value)]
+    if type(value) in (set, frozenset):  # their order is another one in every process
+        return [type(value).__name__, *sorted(map(_facts, value), key=str)]
+    if type(value) is dict:
+        return ["dict", *([_facts(key), _facts(part)] for key, part in value.items())]
+    raise _NotPlainError
+
+
+def _cell_facts(cell: CellType) -> list[Any]:
+    try:
+        return _facts(cell.cell_contents)
+    except ValueError:  # empty
+        raise _NotPlainError from None
