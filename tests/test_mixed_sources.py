@@ -35,11 +35,11 @@ def numbers(tmp_path):
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-@pytest.mark.parametrize("kind", ["file", "named file"])
+@pytest.mark.parametrize("kind", ["file", "named file", "lists"])
 def test_numbers_are_no_indices_of_classes_that_nobody_listed(tmp_path, numbers, in_memory, kind):
     write_csv(tmp_path / "train.csv", 200, 0)
     train = sentences(200, 0) if in_memory else tmp_path / "train.csv"
-    other = {"file": {"test": numbers}, "named file": {"ood": {"far": numbers}}}[kind]
+    other = {"file": {"test": numbers}, "named file": {"ood": {"far": numbers}}, "lists": {"test": numbered(60, 5)}}[kind]
     with pytest.raises(InputError, match="labels are numbers .* where the classes are 'neg', 'pos'; write names, or list"):
         planned(train, tmp_path, **other)
     listed = planned(train, tmp_path, classes=["pos", "neg"], **other)
@@ -72,3 +72,10 @@ def test_a_file_with_some_labels_beside_data_in_memory(tmp_path, split):
     lines = [f"{text},{label if row % 4 else ''}\n" for row, (text, label) in enumerate(rows)]
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(lines))
     assert "(75 unlabelled)" in planned(tmp_path / "train.csv", tmp_path, **{split: sentences(50, 3)}).sizes
+
+
+def test_numbers_of_vectors_are_no_indices_either():
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    names = np.where(x[:, 0] > 0, "a", "b")
+    with pytest.raises(InputError, match="test: labels are numbers"):
+        dc.distill((x, names), halves, "linear", test=(x, (x[:, 0] > 0).astype(int)), dry_run=True)

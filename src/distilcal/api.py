@@ -444,7 +444,7 @@ def _add_sources(settings: DistillSettings, sources: _Sources, inputs: InMemory)
 
 
 def _add_data(settings: DistillSettings, sources: _Sources, inputs: InMemory) -> DistillSettings:
-    from distilcal.data.convert import split_data, to_dataset
+    from distilcal.data.convert import names_classes, split_data, to_dataset
 
     given = {"train": sources.train, "dev": sources.dev, "test": sources.test}
     splits = split_data(sources.train)
@@ -466,11 +466,12 @@ def _add_data(settings: DistillSettings, sources: _Sources, inputs: InMemory) ->
             continue
         if classes is None and split != "train":
             classes = _classes_of(named["train"], columns)
-        data = to_dataset(source, argument=split, columns=columns, classes=classes, partly=split == "train")
+        partly = split == "train"
+        data = to_dataset(source, argument=split, columns=columns, classes=classes, partly=partly, by_index=ordered)
         named[split] = inputs.add_data(split, data)
         classes = data.classes
         if split == "train":
-            ordered = ordered or _names_classes(source, columns.label) or not _finds_classes(data)
+            ordered = ordered or names_classes(source, columns.label) or not _finds_classes(data)
             settings = settings.replace(classes=classes if ordered else ())
     ood: list[str] = []
     taken: list[str] = []
@@ -501,17 +502,6 @@ def _classes_of(source: str, columns: Columns) -> Sequence[str]:
     return _read(source, "train", columns, None).classes
 
 
-def _names_classes(source: Any, label: str) -> bool:
-    """Whether a table names its classes in order: by a ClassLabel or by categories."""
-    features = getattr(source, "features", None)
-    if isinstance(features, Mapping):
-        return bool(getattr(features.get(label), "names", None))
-    is_table = isinstance(source, Mapping) or hasattr(source, "dtypes")
-    column = source[label] if is_table and label in source else None
-    categories: Any = getattr(getattr(column, "dtype", None), "categories", None)
-    return hasattr(categories, "__len__") and len(categories) > 0
-
-
 def _finds_classes(data: Dataset) -> bool:
     """Whether the file of these data has the same classes in the same order when nobody lists them."""
     import numpy as np
@@ -525,16 +515,13 @@ def _finds_classes(data: Dataset) -> bool:
 
 def _read(source: Any, argument: str, columns: Columns, classes: Sequence[str] | None, by_index: bool = True) -> Dataset:
     from distilcal.data.convert import to_dataset
-    from distilcal.data.sources import read_dataset
     from distilcal.data.splits import BENCHMARK_PREFIX, read_benchmark
 
     if isinstance(source, str) and source.startswith(BENCHMARK_PREFIX):
         role: Literal["train", "ood"] = "train" if argument == "train" else "ood"
         return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
-    if _is_path(source):
-        partly = argument == "train"
-        return read_dataset(source, columns=columns, classes=classes, partly=partly, by_index=by_index)
-    return to_dataset(source, argument=argument, columns=columns, classes=classes)
+    partly = argument == "train"
+    return to_dataset(source, argument=argument, columns=columns, classes=classes, partly=partly, by_index=by_index)
 
 
 def _domains(ood: Any, label: str) -> Iterator[tuple[str, Any]]:

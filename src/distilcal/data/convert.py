@@ -24,6 +24,7 @@ from distilcal.data.table_source import (
     Columns,
     dataset_from_table,
     distinct_classes,
+    refuse_indices,
     resolve_columns,
 )
 from distilcal.errors import InputError, list_names
@@ -45,6 +46,7 @@ def to_dataset(
     classes: Sequence[str] | None = None,
     labelled: bool = True,
     partly: bool = False,
+    by_index: bool = True,
 ) -> Dataset:
     """Return examples of any form as a Dataset.
 
@@ -66,6 +68,8 @@ def to_dataset(
         Whether the examples have labels. If False, labels are not read.
     partly : bool
         Whether an example without a label (None or NaN) is an unlabelled one, with label -1. By default it is an error.
+    by_index : bool
+        Whether labels may be indices where the classes have other names. False refuses them, as in `read_dataset`.
 
     Returns
     -------
@@ -89,10 +93,10 @@ def to_dataset(
     columns = columns or Columns()
     if isinstance(data, str | Path):
         if labelled:
-            return read_dataset(data, columns=columns, classes=classes, partly=partly)
+            return read_dataset(data, columns=columns, classes=classes, partly=partly, by_index=by_index)
         return read_unlabelled(data, columns=columns)
     try:
-        dataset = _convert(data, argument, columns, classes, labelled)
+        dataset = _convert(data, argument, columns, classes, labelled, by_index)
         if labelled and not partly and not dataset.is_labelled.all():
             row = int((~dataset.is_labelled).argmax())
             raise InputError("this example has no label", row=row, remedy="label it, or leave it out")
@@ -138,24 +142,50 @@ def split_data(data: Any) -> dict[str, Any] | None:
     return splits
 
 
+def names_classes(data: Any, label: str) -> bool:
+    """Return whether a table names its classes in order: by a ``ClassLabel`` or by categories.
+
+    Parameters
+    ----------
+    data : object
+        Anything that `to_dataset` reads.
+    label : str
+        The column of labels.
+
+    Returns
+    -------
+    bool
+        Whether a number may be the index of a class.
+
+    Examples
+    --------
+    >>> names_classes({"text": ["fine"], "label": ["pos"]}, "label")
+    False
+    """
+    is_table = isinstance(data, Mapping) or _has_columns(data)
+    return is_table and label in _column_names(data) and bool(_class_names(data, label))
+
+
 # ---- one kind of object after the other --------------------------------------------------------------------------------
 
 
-def _convert(data: Any, argument: str, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
+def _convert(
+    data: Any, argument: str, columns: Columns, classes: Sequence[str] | None, labelled: bool, by_index: bool
+) -> Dataset:
     if isinstance(data, Dataset):
         return _checked_dataset(data, classes, labelled)
     if _has_images(data):
         return from_hugging_face(data.with_format(None), argument, columns, classes, labelled, partly=True)
     if isinstance(data, Mapping) or _has_columns(data):
-        return _from_columns(data, argument, columns, classes, labelled)
+        return _from_columns(data, argument, columns, classes, labelled, by_index)
     if _is_inputs_and_labels(data):
         inputs, labels = data
-        return _from_parts(as_inputs(inputs), _values(labels), argument, classes)
+        return _from_parts(as_inputs(inputs), _values(labels), argument, classes, by_index)
     if not labelled and isinstance(data, np.ndarray):
         return Dataset(as_inputs(data))
     rows = _rows(data)
     if isinstance(rows[0], Mapping):
-        return _from_columns(_columns_of_records(rows), argument, columns, classes, labelled)
+        return _from_columns(_columns_of_records(rows), argument, columns, classes, labelled, by_index)
     if not labelled:
         return Dataset(as_inputs(rows))
     for row, value in enumerate(rows):
@@ -165,7 +195,8 @@ def _convert(data: Any, argument: str, columns: Columns, classes: Sequence[str] 
                 row=row,
                 remedy="give a list of pairs or of dicts, or a tuple of two lists: texts and labels",
             )
-    return _from_parts(as_inputs([first for first, _ in rows]), [label for _, label in rows], argument, classes)
+    labels = [label for _, label in rows]
+    return _from_parts(as_inputs([first for first, _ in rows]), labels, argument, classes, by_index)
 
 
 def _checked_dataset(data: Dataset, classes: Sequence[str] | None, labelled: bool) -> Dataset:
@@ -206,7 +237,9 @@ def _has_images(data: Any) -> bool:
 # ---- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _from_columns(data: Any, argument: str, columns: Columns, classes: Sequence[str] | None, labelled: bool) -> Dataset:
+def _from_columns(
+    data: Any, argument: str, columns: Columns, classes: Sequence[str] | None, labelled: bool, by_index: bool
+) -> Dataset:
     if hasattr(data, "with_format"):  # a datasets.Dataset that may return tensors
         data = data.with_format(None)
     names = _column_names(data)
@@ -229,7 +262,7 @@ def _from_columns(data: Any, argument: str, columns: Columns, classes: Sequence[
         label_names = _class_names(data, columns.label)
         values[columns.label] = _label_texts(values[columns.label], label_names)
         classes = classes or label_names or None
-    return dataset_from_table(table, columns, classes, labelled=labelled, partly=labelled)
+    return dataset_from_table(table, columns, classes, labelled=labelled, partly=labelled, by_index=by_index)
 
 
 def _column_names(data: Any) -> list[Any]:
@@ -357,7 +390,7 @@ def label_text(label: Any) -> str | None:
 # ---- inputs and labels apart -------------------------------------------------------------------------------------------
 
 
-def _from_parts(inputs: Inputs, labels: Sequence[Any], argument: str, classes: Sequence[str] | None) -> Dataset:
+def _from_parts(inputs: Inputs, labels: Sequence[Any], argument: str, classes: Sequence[str] | None, by_index: bool) -> Dataset:
     if len(labels) != len(inputs):
         raise InputError(f"{len(inputs)} examples and {len(labels)} labels", remedy="give one label for each example")
     names = _label_texts(labels)
@@ -367,6 +400,8 @@ def _from_parts(inputs: Inputs, labels: Sequence[Any], argument: str, classes: S
             if not known:
                 raise InputError("no example has a label", remedy="label some of them, or name the classes")
             classes = distinct_classes(known)
+        if not by_index:
+            refuse_indices([name for name in names if name is not None], classes, argument)
         return Dataset(inputs, _label_indices(names, tuple(classes)), tuple(classes))
     columns = Columns(text=TEXT, label="label")
     values: dict[str, Sequence[Any]] = {"label": names}
@@ -378,7 +413,7 @@ def _from_parts(inputs: Inputs, labels: Sequence[Any], argument: str, classes: S
         if inputs.pair is not None:
             columns = replace(columns, pair=PAIR)
             values[PAIR] = inputs.pair.tolist()
-    return dataset_from_table(Table(argument, values), columns, classes, partly=True)
+    return dataset_from_table(Table(argument, values), columns, classes, partly=True, by_index=by_index)
 
 
 def _label_indices(names: Sequence[str | None], classes: tuple[str, ...]) -> IntArray:

@@ -138,6 +138,32 @@ def distinct_classes(labels: Sequence[str]) -> list[str]:
     return sorted(names, key=int) if _all_integers(names) else names
 
 
+def refuse_indices(labels: Sequence[str], classes: Sequence[str], source: str) -> None:
+    """Refuse labels that are numbers where the classes have other names.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        The labels.
+    classes : sequence of str
+        The classes, whose order nobody listed.
+    source : str
+        Where the labels are from.
+
+    Raises
+    ------
+    InputError
+        If every label is a whole number and none is a class.
+    """
+    distinct = set(labels)
+    if distinct and not distinct & set(classes) and _all_integers(distinct):
+        raise InputError(
+            f"labels are numbers ({labels[0]}, …) where the classes are {list_names(classes)}",
+            source=source,
+            remedy="write names, or list the classes in the order of the numbers: classes = [...] in [data]",
+        )
+
+
 def resolve_columns(table: Table, columns: Columns) -> Columns:
     """Check the columns that the user named, and find those that have usual names.
 
@@ -296,12 +322,8 @@ def _read_labels(
     table: Table, names: list[str], rows: NDArray[np.int64], classes: Sequence[str], *, by_index: bool
 ) -> IntArray:
     """The class indices of the labels at some rows of a table."""
-    if not by_index and not set(names) & set(classes) and _all_integers(set(names)):
-        raise InputError(
-            f"labels are numbers ({names[0]}, …) where the classes are {list_names(classes)}",
-            source=table.source,
-            remedy="write names, or list the classes in the order of the numbers: classes = [...] in [data]",
-        )
+    if not by_index:
+        refuse_indices(names, classes, table.source)
     try:
         return labels_from_text(np.array(names), tuple(classes))
     except InputError as error:
