@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from distilcal.data import Choices, Columns, Dataset, Images, Texts, Vectors, choices, read_dataset, texts
-from distilcal.data.convert import file_columns, file_suffix, label_text, split_data, to_dataset, write_dataset
+from distilcal.data.convert import label_text, split_data, to_dataset
+from distilcal.data.writing import file_columns, file_suffix, write_dataset
 from distilcal.errors import InputError
 
 TEXT = ["a fine film", "dull", "so so", "fair"]

@@ -1,4 +1,4 @@
-"""Examples from Python objects as a Dataset: DataFrames, Hugging Face data sets, lists, columns and arrays; and back to a file.
+"""Examples from Python objects as a Dataset: DataFrames, Hugging Face data sets, lists, columns and arrays.
 
 ``to_dataset`` reads them all. pandas, polars, datasets and pyarrow are known by what their objects can do and are never
 imported. To add a kind of object, write a function that returns its columns and a case in ``to_dataset``.
@@ -6,8 +6,7 @@ imported. To add a kind of object, write a function that returns its columns and
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from distilcal.data.dataset import Choices, Dataset, Images, Inputs, Texts, Vectors, choices, texts
+from distilcal.data.dataset import Choices, Dataset, Images, Inputs, Vectors, choices, texts
 from distilcal.data.sources import from_hugging_face, read_dataset, read_unlabelled
 from distilcal.data.table_source import (
     SOFT_LABEL_PREFIX,
@@ -27,15 +26,14 @@ from distilcal.data.table_source import (
     refuse_indices,
     resolve_columns,
 )
+from distilcal.data.writing import CHOICES, PAIR, TEXT
 from distilcal.errors import InputError, list_names
-from distilcal.io.atomic import atomic_write
 from distilcal.io.tables import Table
 from distilcal.predictions import IntArray, labels_from_text
 
 SPLIT_NAMES = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "test": "test"}  # of a DatasetDict
 NOT_A_NUMBER = ("NAType", "NaTType")  # pandas' own missing values
 NO_LABEL = "\0"  # no column has this name: labels, if there are any, are not read
-TEXT, PAIR, CHOICES, ID, GROUP = "text", "text_pair", "choices", "id", "group"  # columns that ``write_dataset`` names itself
 
 
 def to_dataset(
@@ -501,108 +499,3 @@ def _is_text_pair(value: Any) -> bool:
 def _is_choice(value: Any) -> bool:
     is_pair = isinstance(value, tuple | list) and len(value) == 2
     return is_pair and isinstance(value[0], str) and isinstance(value[1], tuple | list)
-
-
-# ---- files -------------------------------------------------------------------------------------------------------------
-
-
-def file_suffix(data: Dataset) -> str:
-    """Return the suffix of the file that `write_dataset` writes: .jsonl for texts, .npz for images and vectors.
-
-    Parameters
-    ----------
-    data : Dataset
-        The examples.
-
-    Returns
-    -------
-    str
-    """
-    return ".npz" if isinstance(data.inputs, Images | Vectors) else ".jsonl"
-
-
-def file_columns(data: Dataset, columns: Columns) -> Columns:
-    """Return the columns that `write_dataset` writes: the named ones, and the usual names of what else the data have.
-
-    Parameters
-    ----------
-    data : Dataset
-        The examples.
-    columns : Columns
-        Names, empty where there are none.
-
-    Returns
-    -------
-    Columns
-    """
-    columns = replace(columns, text=columns.text or TEXT, id=columns.id or ID)
-    if isinstance(data.inputs, Texts) and data.inputs.pair is not None:
-        columns = replace(columns, pair=columns.pair or PAIR)
-    if isinstance(data.inputs, Choices):
-        columns = replace(columns, choices=columns.choices or (CHOICES,))
-    if data.groups is not None:
-        columns = replace(columns, group=columns.group or GROUP)
-    return columns
-
-
-def write_dataset(data: Dataset, path: Path, columns: Columns | None = None) -> None:
-    """Write examples to a file atomically; `read_dataset` reads the same data back.
-
-    Parameters
-    ----------
-    data : Dataset
-        The examples, with or without labels.
-    path : Path
-        The file, with the suffix that `file_suffix` returns.
-    columns : Columns, optional
-        Names of the columns of a .jsonl.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "train.jsonl"
-    >>> write_dataset(to_dataset([("a fine film", "pos"), ("dull", "neg")]), path)
-    >>> print(path.read_text().splitlines()[1])
-    {"id": "3a10cdf2a46b4e61", "text": "dull", "label": "neg"}
-    """
-    with atomic_write(path) as file:
-        if file_suffix(data) == ".npz":
-            np.savez(file, **_arrays(data))
-            return
-        for record in _records(data, file_columns(data, columns or Columns())):
-            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-
-
-def _arrays(data: Dataset) -> dict[str, Any]:
-    is_image = isinstance(data.inputs, Images)
-    arrays: dict[str, Any] = {"images": data.inputs.pixels} if is_image else {"vectors": data.inputs.values}  # type: ignore[union-attr]
-    arrays |= {"ids": data.ids, "labels": data.labels, "label_probs": data.label_probs, "groups": data.groups}
-    if data.classes:
-        arrays["classes"] = np.array(data.classes)
-    return {name: values for name, values in arrays.items() if values is not None}
-
-
-def _records(data: Dataset, columns: Columns) -> Iterator[dict[str, Any]]:
-    """Yield the examples as rows of a .jsonl."""
-    values: dict[str, Sequence[Any]] = {columns.id: data.ids.tolist()}
-    if isinstance(data.inputs, Choices):
-        values[columns.text] = data.inputs.prompt.tolist()
-        if len(columns.choices) == 1:
-            values[columns.choices[0]] = data.inputs.endings.tolist()
-        else:
-            values |= dict(zip(columns.choices, data.inputs.endings.T.tolist(), strict=True))
-    elif isinstance(data.inputs, Texts):
-        values[columns.text] = data.inputs.text.tolist()
-        if data.inputs.pair is not None:
-            values[columns.pair] = data.inputs.pair.tolist()
-    if data.labels is not None:
-        names = (*data.classes, None)  # the index -1 stands for no label
-        values[columns.label] = [names[label] for label in data.labels.tolist()]
-    if data.label_probs is not None:
-        label_probs = data.label_probs.astype(object)
-        label_probs[~data.is_labelled] = None
-        values |= {f"{SOFT_LABEL_PREFIX}{name}": label_probs[:, k].tolist() for k, name in enumerate(data.classes)}
-    if columns.group:
-        values[columns.group] = (data.ids if data.groups is None else data.groups).tolist()
-    for row in zip(*values.values(), strict=True):
-        yield dict(zip(values, row, strict=True))

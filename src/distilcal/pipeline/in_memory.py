@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from distilcal.data.convert import file_suffix, write_dataset
 from distilcal.data.dataset import Dataset
 from distilcal.data.splits import Splits
 from distilcal.data.table_source import Columns
+from distilcal.data.writing import file_suffix, write_dataset
 from distilcal.errors import InputError
 from distilcal.models.pretrained import load_tokenizer, quiet_transformers
 from distilcal.pipeline.asking import AskedTeacher, OnProgress, ask_teacher, callable_teacher, estimator_teacher
