@@ -112,6 +112,13 @@ def test_ids_from_content_are_numbered_and_others_refused():
         add_unlabelled(named, [Dataset(texts(["c"]), ids=np.array(["2"]))])
 
 
+def test_an_unlabelled_example_that_is_in_train_under_its_id_comes_once():
+    named = Dataset(texts(["a", "b"]), [0, 1], ("no", "yes"), ["1", "2"])
+    both = add_unlabelled(named, [Dataset(texts(["b", "a", "c"]), ids=np.array(["2", "3", "4"]))])
+    assert both.ids.tolist() == ["1", "2", "3", "4"]
+    assert both.labels.tolist() == [0, 1, -1, -1]
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -289,3 +296,19 @@ def test_a_benchmark_can_be_unlabelled(monkeypatch, files):
     both = read_splits(DataSettings(train=str(files / "plain.csv"), unlabelled=["benchmark:other"]))
     assert both.train.labels[-2:].tolist() == [-1, -1]
     assert both.train.classes == ("neg", "pos")
+
+
+def test_splits_of_a_benchmark_are_named(monkeypatch):
+    import distilcal.data.splits as splits
+
+    parts = {}
+    for name, words in (("train", "abcdefgh"), ("dev", "ij"), ("test", "kl")):
+        votes = np.tile([0.5, 0.5], (len(words), 1))
+        parts[name] = Dataset(texts(list(words)), [0, 1] * (len(words) // 2), ("x", "y"), list(words), votes, name=name)
+    monkeypatch.setattr(splits, "load_benchmark", lambda name: parts)
+    data = read_splits(DataSettings(train="benchmark:b@train", test="benchmark:b@dev+test", dev_fraction=0.25))
+    assert data.test.ids.tolist() == ["i", "j", "k", "l"]
+    assert data.test.label_probs.shape == (4, 2)
+    assert len(data.train) + len(data.dev) == 8
+    with pytest.raises(InputError, match="b has no split 'tset'; it has train, dev, test"):
+        read_splits(DataSettings(train="benchmark:b", ood=["benchmark:b@tset"]))

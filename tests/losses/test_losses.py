@@ -18,6 +18,7 @@ from distilcal.losses import (  # noqa: E402
     ProgressiveSelfDistillation,
     cpc,
     cross_entropy,
+    hard_kd,
     kd,
     mmce_weighted,
     required_inputs,
@@ -200,7 +201,7 @@ def test_smooth_losses_pass_gradcheck(name):
 
 def test_small_batches_add_up_to_the_large_one():
     b = batch(12, 3)
-    for name in ("cross_entropy", "focal", "brier", "kd", "cpc", "mbls", "acls", "confidence_penalty", "flsd53"):
+    for name in ("cross_entropy", "focal", "brier", "kd", "hard_kd", "cpc", "mbls", "acls", "confidence_penalty", "flsd53"):
         whole = number(call(LOSSES[name], b))
         parts = [number(call(LOSSES[name], {k: v[i : i + 4] for k, v in b.items()})) for i in (0, 4, 8)]
         assert np.mean(parts) == pytest.approx(whole), name
@@ -234,6 +235,15 @@ def test_kd_of_impossible_classes_is_finite():
     (gradient,) = torch.autograd.grad(kd(z, teacher, temperature=2.0), z)
     assert torch.isfinite(gradient).all()
     assert float(kd(teacher, teacher)) == 0
+
+
+def test_hard_kd_is_cross_entropy_with_the_teachers_answers():
+    b = batch(9, 5)
+    answers = b["teacher_logits"].argmax(dim=1)
+    value = hard_kd(b["logits"], b["teacher_logits"])
+    assert float(value) == pytest.approx(float(cross_entropy(b["logits"], answers)))
+    # The teacher's confidence is lost.
+    assert float(hard_kd(b["logits"], 10 * b["teacher_logits"])) == float(value)
 
 
 def test_settings_that_make_no_sense_are_refused():

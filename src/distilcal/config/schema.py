@@ -28,7 +28,7 @@ RESERVED = (
     "environment.json",
     "track",
 )  # files of a run, beside its stages
-NEED_A_TEACHER = ("kd", "rkd", "crd")  # losses that compare with a teacher
+NEED_A_TEACHER = ("kd", "hard_kd", "rkd", "crd")  # losses that compare with a teacher
 
 
 class DataSettings(Settings):

@@ -11,6 +11,7 @@ from distilcal.data.catalogue import load_benchmark
 from distilcal.data.corruptions import corrupted, parse_corruption
 from distilcal.data.dataset import Dataset, Images, Role, overlap
 from distilcal.data.image_source import resize_images
+from distilcal.data.joining import concatenate
 from distilcal.data.sources import read_dataset, read_unlabelled
 from distilcal.data.table_source import Columns
 from distilcal.data.unlabelled import add_unlabelled, check_same_kind, labelled_part
@@ -170,7 +171,7 @@ def read_splits(settings: DataSettings, loaded: Mapping[str, Dataset] = MappingP
 
 def _read_train_dev_test(settings: DataSettings, loaded: Mapping[str, Dataset]) -> tuple[Dataset, Dataset, Dataset]:
     benchmark: dict[str, Dataset] = {}
-    if settings.train.startswith(BENCHMARK_PREFIX):
+    if settings.train.startswith(BENCHMARK_PREFIX) and "@" not in settings.train:
         benchmark = load_benchmark(settings.train.removeprefix(BENCHMARK_PREFIX))
         if "train" not in benchmark:
             raise InputError(
@@ -270,7 +271,7 @@ def read_benchmark(name: str, role: Role, classes: Sequence[str] | None) -> Data
     Parameters
     ----------
     name : str
-        The benchmark.
+        The benchmark, or ``NAME@SPLIT`` for one of its splits, ``NAME@dev+test`` for several.
     role : {"train", "dev", "test", "ood"}
         What the data are for.
     classes : sequence of str, optional
@@ -279,13 +280,30 @@ def read_benchmark(name: str, role: Role, classes: Sequence[str] | None) -> Data
     Returns
     -------
     Dataset
-        Named after the benchmark.
+        Named after the benchmark; by default the split that serves best for the role.
+
+    Raises
+    ------
+    InputError
+        If the benchmark has no such split.
     """
+    name, _, requested = name.partition("@")
     splits = load_benchmark(name)
-    data = next(splits[split] for split in SUBSTITUTES[role] if split in splits)
+    if requested:
+        data = _join_splits(name, splits, requested.split("+"))
+    else:
+        data = next(splits[split] for split in SUBSTITUTES[role] if split in splits)
     if classes is not None:
         data = data.with_classes(classes)
     return data.with_role(role, name)
+
+
+def _join_splits(name: str, splits: Mapping[str, Dataset], requested: Sequence[str]) -> Dataset:
+    """The splits of a benchmark that are named, as one."""
+    for split in requested:
+        if split not in splits:
+            raise InputError(f"{name} has no split {split!r}", remedy=f"it has {', '.join(splits)}")
+    return concatenate([splits[split] for split in requested])
 
 
 def _unique_names(names: Sequence[str], reserved: Collection[str]) -> list[str]:

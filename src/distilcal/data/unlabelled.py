@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.data.dataset import CONTENT_ID_LENGTH, Choices, Dataset, Images, Inputs, Texts, Vectors
+from distilcal.data.dataset import CONTENT_ID_LENGTH, Choices, Dataset
+from distilcal.data.joining import concatenate_groups, concatenate_inputs
 from distilcal.errors import InputError
 
 
@@ -95,7 +96,8 @@ def add_unlabelled(train: Dataset, unlabelled: Sequence[Dataset]) -> Dataset:
     train : Dataset
         Training data; those of its rows that are unlabelled already come after its labelled ones.
     unlabelled : sequence of Dataset
-        Further examples of the same kind; whatever labels they have are left out.
+        Further examples of the same kind; whatever labels they have are left out. An example with the id and the content of
+        one in ``train`` is that one, and comes once.
 
     Returns
     -------
@@ -121,19 +123,19 @@ def add_unlabelled(train: Dataset, unlabelled: Sequence[Dataset]) -> Dataset:
         return train
     for data in unlabelled:
         check_same_kind(train, data)
-    parts = (train, *unlabelled)
-    added = sum(len(data) for data in unlabelled)
+    parts = (train, *(_without_examples_of(train, data) for data in unlabelled))
+    added = sum(len(data) for data in parts[1:])
     labels = np.full(len(train), -1) if train.labels is None else train.labels
     label_probs = None
     if train.label_probs is not None:
         label_probs = np.concatenate([train.label_probs, np.zeros((added, len(train.classes)))])
     return replace(
         train,
-        inputs=_concatenate_inputs([data.inputs for data in parts]),
+        inputs=concatenate_inputs([data.inputs for data in parts]),
         labels=np.concatenate([labels, np.full(added, -1)]),
         ids=_unique_ids(parts),
         label_probs=label_probs,
-        groups=_concatenate_groups(parts),
+        groups=concatenate_groups(parts),
     )
 
 
@@ -161,34 +163,16 @@ def check_same_kind(train: Dataset, other: Dataset) -> None:
             raise InputError(f"train has {expected} choices, {other.name!r} {count}", remedy="give as many everywhere")
 
 
-def _concatenate_inputs(parts: Sequence[Inputs]) -> Inputs:
-    match parts[0]:
-        case Texts():
-            has_pairs = {part.pair is not None for part in parts if isinstance(part, Texts)}
-            if len(has_pairs) > 1:
-                raise InputError(
-                    "either train or the unlabelled examples hold pairs of texts, the others single texts",
-                    remedy="give the same everywhere, with pair = ... in [data]",
-                )
-            return Texts(_concatenate(parts, "text"), _concatenate(parts, "pair") if has_pairs == {True} else None)
-        case Choices():
-            return Choices(_concatenate(parts, "prompt"), _concatenate(parts, "endings"))
-        case Images():
-            return Images(_concatenate(parts, "pixels"))
-        case Vectors():
-            return Vectors(_concatenate(parts, "values"))
+def _without_examples_of(train: Dataset, data: Dataset) -> Dataset:
+    """The data without the examples that are in train under the same id, unless that was made from their content."""
+    same_content = np.isin(_ids_with_contents(data), _ids_with_contents(train))
+    own_id = np.strings.partition(data.ids, "-")[0] != data.content_keys.astype(f"U{CONTENT_ID_LENGTH}")
+    is_repeated = same_content & own_id
+    return data.select(~is_repeated) if is_repeated.any() else data
 
 
-def _concatenate(parts: Sequence[Inputs], name: str) -> NDArray[Any]:
-    arrays = [getattr(part, name) for part in parts]
-    shapes = {array.shape[1:] for array in arrays}
-    if len(shapes) > 1:
-        sizes = " and ".join(str(shape) for shape in sorted(shapes))
-        raise InputError(
-            f"train and unlabelled examples have different sizes, {sizes}",
-            remedy="give the same size, for images with size = ...",
-        )
-    return np.concatenate(arrays)
+def _ids_with_contents(data: Dataset) -> NDArray[np.str_]:
+    return np.strings.add(np.strings.add(data.ids, "\n"), data.content_keys)
 
 
 def _unique_ids(parts: Sequence[Dataset]) -> NDArray[np.str_]:
@@ -216,11 +200,3 @@ def _unique_ids(parts: Sequence[Dataset]) -> NDArray[np.str_]:
         last_number[base] = number
         ids[row] = f"{base}-{number}"
     return ids.astype(str)
-
-
-def _concatenate_groups(parts: Sequence[Dataset]) -> NDArray[np.str_] | None:
-    """The groups of all parts; unlabelled data without groups form one of their own."""
-    if parts[0].groups is None:
-        return None
-    groups = [np.full(len(data), "") if data.groups is None else data.groups for data in parts]
-    return np.concatenate(groups)

@@ -35,7 +35,7 @@ from distilcal.losses.calibration import (
     smooth_targets,
     softmax_bce,
 )
-from distilcal.losses.distillation import DISTILLATION_BY_EXAMPLE, DISTILLATION_LOSSES, kd, rkd
+from distilcal.losses.distillation import DISTILLATION_BY_EXAMPLE, DISTILLATION_LOSSES, hard_kd, kd, rkd
 from distilcal.losses.memory import (
     MEMORY_BY_EXAMPLE,
     MEMORY_LOSSES,
@@ -68,6 +68,7 @@ __all__ = [
     "dca",
     "flsd53",
     "focal",
+    "hard_kd",
     "kd",
     "mbls",
     "mdca",

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax, normalize, smooth_l1_loss
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, smooth_l1_loss
 
 from distilcal.errors import InputError
 from distilcal.losses.calibration import at_least_float32
@@ -70,6 +70,36 @@ def kd(
     elif reduction != "batch":
         raise InputError(f"reduction {reduction!r} is neither 'batch' nor 'classes'")
     return divergence * temperature**2 if t_squared else divergence
+
+
+def hard_kd(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """Return the cross-entropy with the class that the teacher finds most probable.
+
+    ``mean_i -log softmax(student)_{argmax teacher}``. Range: [0, ∞). What is usual with the answers of a large model; the
+    teacher's confidence is lost, so it is the control for `kd`.
+
+    Parameters
+    ----------
+    logits : Tensor, shape (N, K)
+        Scores before the softmax.
+    teacher_logits : Tensor, shape (N, K)
+        The teacher's logits; they receive no gradient.
+
+    Returns
+    -------
+    Tensor, scalar
+
+    References
+    ----------
+    Lee 2013, "Pseudo-label"; Touvron et al. 2021, hard-label distillation.
+
+    Examples
+    --------
+    >>> logits, teacher_logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
+    >>> round(float(hard_kd(logits, teacher_logits)), 4)
+    0.2201
+    """
+    return cross_entropy(at_least_float32(logits), teacher_logits.argmax(dim=1))
 
 
 def rkd(features: Tensor, teacher_features: Tensor, *, distance: float = 25.0, angle: float = 50.0) -> Tensor:
@@ -133,5 +163,5 @@ def _angles(x: Tensor) -> Tensor:
     return towards @ towards.transpose(1, 2)
 
 
-DISTILLATION_LOSSES: dict[str, Callable[..., Tensor]] = {"kd": kd, "rkd": rkd}
-DISTILLATION_BY_EXAMPLE = frozenset({"kd"})  # value on a batch = mean of the values on its parts
+DISTILLATION_LOSSES: dict[str, Callable[..., Tensor]] = {"kd": kd, "hard_kd": hard_kd, "rkd": rkd}
+DISTILLATION_BY_EXAMPLE = frozenset({"kd", "hard_kd"})  # value on a batch = mean of the values on its parts
