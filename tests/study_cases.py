@@ -37,6 +37,7 @@ terms = [{ loss = "cross_entropy", weight = 0.5 }, { loss = "kd", weight = 0.5 }
 [grids.rates]
 stages = ["big"]
 axes = [{ "train.lr" = [1e-4, 1e-2] }, { "train.epochs" = [1, 2, 3, 4] }]
+choose = "accuracy"
 
 [methods]
 Large = { stage = "big" }

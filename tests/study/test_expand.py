@@ -31,7 +31,7 @@ def test_an_axis_of_epochs_is_one_run_only_where_nothing_depends_on_it(place):
     grid = GridSettings(stages=("big",), axes=({"train.epochs": [2, 4]}, {"train.lr": [1.0]}))
     axes, whole = collapse_epochs(grid, stage)
     assert axes == [{"train.lr": [1.0]}]
-    assert (whole.train.epochs, whole.train.choose, whole.train.choose_among) == (4, "accuracy", (2, 4))
+    assert (whole.train.epochs, whole.train.choose, whole.train.choose_among) == (4, "calibrated_nll", (2, 4))
     assert len(collapse_epochs(grid, with_values(stage, [("record", True)]))[0]) == 2
     for other in ({"train.schedule": ["none", "linear"]}, {"terms.0.loss": ["cross_entropy", "pskd"]}):
         assert len(collapse_epochs(GridSettings(stages=("big",), axes=(*grid.axes, other)), stage)[0]) == 3

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import pytest
 from shell import command
 from study_cases import InProcessExecutor
 
 from distilcal.config.loading import as_table, load_recipe, with_values
+from distilcal.io.folders import MANIFEST, file_digest
 from distilcal.study.job import run_job
 from distilcal.study.sweep import Sweep, parse_axes, run_sweep
 
@@ -50,7 +52,7 @@ def test_a_sweep_chooses_on_dev_and_carries_the_recipe_out(swept):
     assert len(rows) == 8  # two rates × two weights × two numbers of epochs
     chosen = [row for row in rows if row["chosen"]]
     assert len(chosen) == 1
-    assert float(chosen[0]["dev_accuracy"]) == max(float(row["dev_accuracy"]) for row in rows)
+    assert float(chosen[0]["dev_calibrated_nll"]) == min(float(row["dev_calibrated_nll"]) for row in rows)
     assert {row["epochs"] for row in rows} == {"1", "3"}
     facts = json.loads((swept / "out" / "metrics.json").read_text())
     history = json.loads((swept / "out" / "student" / "history.json").read_text())
@@ -71,6 +73,28 @@ def test_points_of_a_sweep_are_the_runs_they_stand_for(swept, place):
         alone = with_values(alone, [("stages.student.train.epochs", int(row["epochs"]))])
         said = run_job(as_table(alone), "student", str(swept / "other"))
         assert float(row["dev_nll"]) == said["epochs"][-1]["dev"]["nll"]
+
+
+@pytest.mark.parametrize("models", ["kept", "removed"])
+def test_points_that_were_trained_before_the_default_was_recorded_are_chosen_all_the_same(swept, models):
+    """Their kept epoch is given the figure from its model; a point without its model is trained anew."""
+    sweep = Sweep(load_recipe(swept / "r.toml"), "student", ({"train.lr": [1e-4, 1e-2]},))
+    first = run_sweep(sweep, swept / "out", swept / "store", InProcessExecutor())
+    for file in [*(swept / "store").glob("points/*.json"), *(swept / "store").glob("stages/*/history.json")]:
+        facts = json.loads(file.read_text())
+        for epoch in facts["epochs"]:
+            del epoch["dev"]["calibrated_nll"]
+        file.write_text(json.dumps(facts))
+        if file.name == "history.json":
+            manifest = json.loads((file.parent / MANIFEST).read_text())
+            manifest["files"][file.name] = file_digest(file)
+            (file.parent / MANIFEST).write_text(json.dumps(manifest))
+    if models == "removed":
+        for folder in (swept / "store" / "stages").iterdir():
+            shutil.rmtree(folder)
+    again = run_sweep(sweep, swept / "out", swept / "store", InProcessExecutor())
+    assert again["chosen"] == first["chosen"]
+    assert again["dev"]["calibrated_nll"] == pytest.approx(first["dev"]["calibrated_nll"], abs=1e-6)
 
 
 def test_random_points_are_some_of_the_grid(swept):

@@ -27,10 +27,10 @@ from distilcal.errors import InputError
 @click.option("--stage", default="", help="The stage to search, if the keys do not name it.  [default: the student]")
 @click.option(
     "--choose",
-    type=click.Choice(["accuracy", "nll"]),
-    default="accuracy",
+    type=click.Choice(["calibrated_nll", "nll", "accuracy"]),
+    default="calibrated_nll",
     show_default=True,
-    help="Figure on dev to choose by.",
+    help="Figure on dev to choose by; calibrated_nll is the NLL after a temperature.",
 )
 @click.option("--random", "random_points", type=click.IntRange(1), metavar="N", help="Only N points, drawn at random.")
 @click.option(

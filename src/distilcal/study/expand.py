@@ -47,7 +47,7 @@ class Choice:
     task: str
     seed: int
     jobs: tuple[str, ...]  # ids
-    by: str  # metric on dev: "accuracy" or "nll"
+    by: str  # metric on dev: "calibrated_nll", "nll" or "accuracy"
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,10 @@ class Graph:
         for id_ in (*self.jobs, *self.choices):
             visit(id_)
         return list(visited)
+
+    def chosen_by(self, id_: str) -> str:
+        """Return the metric on dev by which a point of a grid is chosen; empty for any other job."""
+        return next((choice.by for choice in self.choices.values() if id_ in choice.jobs), "")
 
     def label(self, id_: str) -> str:
         """Return the label of a job or choice."""
@@ -158,7 +162,7 @@ def expand_points(recipe: Recipe, stage: str, candidates: Sequence[Point], by: s
         Name of the stage.
     candidates : sequence of Point
         The points, each as (path in the stage, value) pairs.
-    by : {"accuracy", "nll"}
+    by : {"calibrated_nll", "nll", "accuracy"}
         Metric on dev by which the best job is chosen.
 
     Returns

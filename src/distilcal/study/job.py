@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from distilcal.calibrate import fit_temperature
 from distilcal.config.loading import parse_recipe
 from distilcal.config.schema import DataSettings
 from distilcal.data import Dataset
@@ -47,7 +48,7 @@ class Measure:
 
 
 def run_job(
-    table: Mapping[str, Any], name: str, store: str, *, measure: Measure | None = None, keep: bool = True
+    table: Mapping[str, Any], name: str, store: str, *, measure: Measure | None = None, keep: bool = True, by: str = ""
 ) -> dict[str, Any]:
     """Train a stage of a recipe, unless it is in the store, and measure it.
 
@@ -63,6 +64,8 @@ def run_job(
         What to measure of the model.
     keep : bool
         False for a point of a grid: its training history is enough, the model may have been removed since.
+    by : str
+        For a point of a grid: the metric on dev by which it is chosen, which the kept epoch has to have.
 
     Returns
     -------
@@ -81,7 +84,7 @@ def run_job(
         check_sets(measure, splits)
     point_file = store_dir / "points" / f"{stage.key}.json"
     if not keep:
-        point = _stored_point(point_file)
+        point = _stored_point(point_file, by)
         if point is not None:
             return {**point, "trained": False, "seconds": time.perf_counter() - start_time}
     was_stored = stage.done
@@ -89,7 +92,7 @@ def run_job(
     check_recipe(recipe, splits)
     for other in stages.values():
         run_stage(other, recipe, splits, stages, processes)
-    result: dict[str, Any] = {"key": stage.key, "epochs": stage.history(), "best": _best_epoch(stage)}
+    result: dict[str, Any] = {"key": stage.key, "epochs": _history(stage, splits.dev, by), "best": _best_epoch(stage)}
     if not keep:
         result["own"] = not was_stored  # a model that was there before is not removed with the losers
         point_file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +106,7 @@ def run_job(
     return {**result, "trained": not was_stored, "seconds": time.perf_counter() - start_time}
 
 
-def stored_result(table: Mapping[str, Any], name: str, store: Path, *, keep: bool) -> dict[str, Any] | None:
+def stored_result(table: Mapping[str, Any], name: str, store: Path, *, keep: bool, by: str = "") -> dict[str, Any] | None:
     """Return the history of a job's stage if it is in the store. Reads the data, trains nothing.
 
     Parameters
@@ -116,6 +119,8 @@ def stored_result(table: Mapping[str, Any], name: str, store: Path, *, keep: boo
         Folder of the store.
     keep : bool
         False for a point of a grid: its stored history is enough, even where its model was removed.
+    by : str
+        For a point of a grid: the metric on dev by which it is chosen.
 
     Returns
     -------
@@ -124,19 +129,20 @@ def stored_result(table: Mapping[str, Any], name: str, store: Path, *, keep: boo
         ``own``, as `run_job` returns them. None if the stage is not stored.
     """
     recipe = parse_recipe(table)
-    stage = plan_stages(recipe, cached_splits(recipe.data), store)[name]
+    splits = cached_splits(recipe.data)
+    stage = plan_stages(recipe, splits, store)[name]
     if stage.done:
-        return {"epochs": stage.history(), "best": _best_epoch(stage)}
+        return {"epochs": _history(stage, splits.dev, by), "best": _best_epoch(stage)}
     if keep:
         return None
-    return _stored_point(store / "points" / f"{stage.key}.json")
+    return _stored_point(store / "points" / f"{stage.key}.json", by)
 
 
-def _stored_point(path: Path) -> dict[str, Any] | None:
-    """The result of a point of a grid that was trained before; None if there is none, or if its file is damaged."""
+def _stored_point(path: Path, by: str) -> dict[str, Any] | None:
+    """The result of a point of a grid that was trained before; None if there is none, or if its file lacks something."""
     try:
         result = read_json(path)
-        result["epochs"][result["best"]]["dev"]["accuracy"], result["key"]
+        result["epochs"][result["best"]]["dev"][by or "accuracy"], result["key"]
     except (DistilcalError, KeyError, IndexError, TypeError):
         return None
     return dict(result)
@@ -165,6 +171,16 @@ def check_sets(measure: Measure, splits: Splits) -> None:
     for name in measure.features:
         if name not in classes:
             raise InputError(f"there is no class {name!r} to show", remedy=f"the classes are {', '.join(classes)}")
+
+
+def _history(stage: Stage, dev: Dataset, by: str) -> list[dict[str, Any]]:
+    """The history of a stage; the kept epoch of one that was trained before ``calibrated_nll`` was recorded is given it."""
+    epochs = stage.history()
+    if by == "calibrated_nll":
+        metrics = epochs[_best_epoch(stage)]["dev"]
+        if by not in metrics:
+            metrics[by] = fit_temperature(stage.predictions(dev)).fit.nll_after
+    return epochs
 
 
 def _best_epoch(stage: Stage) -> int:

@@ -253,7 +253,7 @@ def _stored(graph: Graph, job: Job, chosen: dict[str, str], store: Path, unread:
         return None
     try:
         recipe, name = job_recipe(graph, job.id, chosen)
-        return stored_result(as_table(recipe), name, store, keep=not job.candidate)
+        return stored_result(as_table(recipe), name, store, keep=not job.candidate, by=graph.chosen_by(job.id))
     except (InputError, MissingDependencyError) as error:
         unread[job.task] = str(error)
         return None

@@ -164,7 +164,8 @@ class _GraphRun:
             return
         self.running[id_] = self.graph.jobs[job].label
         store = str(self.store.resolve())  # a worker may have another working directory
-        arguments = {"table": as_table(recipe), "name": stage, "store": store, "measure": measure, "keep": keep}
+        by = self.graph.chosen_by(job)
+        arguments = {"table": as_table(recipe), "name": stage, "store": store, "measure": measure, "keep": keep, "by": by}
         self.executor.submit(id_, arguments)
 
     def _choose(self, choice: Choice) -> None:

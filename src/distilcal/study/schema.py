@@ -28,7 +28,14 @@ from distilcal.study.templates import check_known, merge_tables
 
 SCALED = ("note", "seeds", "data", "stages", "tasks", "grids", "networks", "each", "values")  # what a scale may change
 BETWEEN_STAGES = ("teacher", "map", "model.start_from", "predictions", "calibrate")  # no axis can go over these
-FOLLOWED = ("accuracy", "nll", "ece", "brier", "entropy")  # metrics of dev that training records after every epoch
+FOLLOWED = (
+    "accuracy",
+    "nll",
+    "ece",
+    "brier",
+    "entropy",
+    "calibrated_nll",
+)  # metrics of dev that training records after every epoch
 
 
 class MetricSettings(Settings):
@@ -80,7 +87,11 @@ class GridSettings(Settings):
     axes: ListOf[dict[str, Any]] = Field(
         default=(), min_length=1, description="Each axis: path in the stage → values; paths of one axis change together."
     )
-    choose: Literal["accuracy", "nll"] = Field(default="accuracy", description="Metric on dev by which a point is chosen.")
+    choose: Literal["calibrated_nll", "nll", "accuracy"] = Field(
+        default="calibrated_nll",
+        description="Metric on dev by which a point is chosen; `calibrated_nll` is the NLL after the temperature that is "
+        "fitted on dev.",
+    )
     sample: int = Field(default=0, ge=0, description="Only so many points, drawn at random; 0: all.")
 
     @model_validator(mode="after")

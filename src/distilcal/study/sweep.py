@@ -25,7 +25,7 @@ from distilcal.study.schema import GridSettings, changed_stage, check_axes, grid
 from distilcal.study.templates import check_known
 
 ROUND = 4  # points that Optuna proposes at a time, whatever the number of processes: the same on every machine
-SHOWN = ("accuracy", "nll", "ece", "brier", "entropy")  # figures of dev in points.csv
+SHOWN = ("accuracy", "nll", "calibrated_nll", "ece", "brier", "entropy")  # figures of dev in points.csv
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Sweep:
     recipe: Recipe
     stage: str
     axes: tuple[dict[str, Any], ...]  # each: path in the stage → values; paths of one axis move together
-    choose: Literal["accuracy", "nll"] = "accuracy"  # by which figure on dev
+    choose: Literal["calibrated_nll", "nll", "accuracy"] = "calibrated_nll"  # by which figure on dev
     sampler: Literal["grid", "random", "optuna"] = "grid"
     count: int = 0  # of points, for random and Optuna
     seed: int = 0  # of the draw
@@ -260,7 +260,7 @@ def _points_table(sweep: Sweep, graph: Graph, outcome: Outcome, candidates: Sequ
         for number in _shown_epochs(sweep, graph.jobs[job].stage, result):
             epoch = result["epochs"][number]
             is_chosen = job == best and number == result["best"]
-            figures = [epoch["dev"][name] for name in SHOWN]
+            figures = [epoch["dev"].get(name, "") for name in SHOWN]
             chosen = "yes" if is_chosen else ""
             rows.append([*columns, number + 1, *figures, chosen, round(epoch["seconds"], 3), ""])
     return rows
