@@ -9,8 +9,9 @@ import torch
 from small import DEV, TRAIN, student, teacher, teacher_predictions, term, weights
 from torch.nn.functional import cross_entropy
 
+from distilcal.calibrate import fit_temperature
 from distilcal.config.schema import ModelSettings, TrainSettings
-from distilcal.data import Dataset
+from distilcal.data import Dataset, Vectors
 from distilcal.errors import InputError, TrainingError
 from distilcal.losses import BY_EXAMPLE, LOSSES
 from distilcal.training import compute_outputs, fit, predict
@@ -108,17 +109,18 @@ def test_it_learns_and_follows_dev():
     assert best["nll"] == pytest.approx(after.row_nll.mean(), abs=1e-6)
     assert best["accuracy"] == pytest.approx(after.correct.mean())
     assert best["entropy"] == pytest.approx(after.row_entropy.mean(), abs=1e-6)
-    assert set(best) == {"accuracy", "nll", "ece", "brier", "entropy"}
+    assert best["calibrated_nll"] == pytest.approx(fit_temperature(after).fit.nll_after, abs=1e-6)
+    assert set(best) == {"accuracy", "nll", "ece", "brier", "entropy", "calibrated_nll"}
 
 
-@pytest.mark.parametrize("choose", ["nll", "accuracy", "last"])
+@pytest.mark.parametrize("choose", ["calibrated_nll", "nll", "accuracy", "last"])
 def test_the_best_epoch_is_kept(choose):
     made = student()
     result = fit(
         made, TRAIN, DEV, [term("cross_entropy")], TrainSettings(epochs=6, lr=0.5, batch=8, choose=choose, schedule="none")
     )
     figures = [h["dev"]["nll" if choose == "last" else choose] for h in result.history]
-    wanted = {"nll": int(np.argmin(figures)), "accuracy": int(np.argmax(figures)), "last": 5}[choose]
+    wanted = {"accuracy": int(np.argmax(figures)), "last": 5}.get(choose, int(np.argmin(figures)))
     assert result.best_epoch == wanted
     said = predict(made, DEV)
     assert result.history[wanted]["dev"]["accuracy"] == pytest.approx(said.correct.mean())
@@ -135,9 +137,39 @@ def test_only_some_epochs_may_be_kept(among):
     assert predict(made, DEV).correct.mean() == pytest.approx(figures[result.best_epoch + 1])
 
 
-def test_patience_stops_early():
-    how = TrainSettings(epochs=50, lr=1.0, batch=8, patience=2, schedule="none", clip=0.0)
+def test_the_default_keeps_an_epoch_that_is_better_once_calibrated():
+    """Later epochs rank better and are too sure: raw NLL prefers an early one, NLL after a temperature does not."""
+    kept = {}
+    for choose in ("nll", "calibrated_nll"):
+        how = TrainSettings(epochs=8, lr=0.1, batch=16, choose=choose)
+        result = fit(student(), TRAIN, DEV, [term("cross_entropy")], how)
+        kept[choose] = result.history[result.best_epoch]
+    assert TrainSettings().choose == "calibrated_nll"
+    assert kept["calibrated_nll"]["epoch"] > kept["nll"]["epoch"]
+    assert kept["calibrated_nll"]["dev"]["nll"] > kept["nll"]["dev"]["nll"]
+    assert kept["calibrated_nll"]["dev"]["calibrated_nll"] < kept["nll"]["dev"]["calibrated_nll"]
+
+
+@pytest.mark.parametrize("labels", ["no mistakes", "one class", "hundred classes"])
+def test_an_epoch_is_chosen_on_any_dev_set(labels):
+    rng = np.random.default_rng(0)
+    classes = tuple(str(k) for k in range(100 if labels == "hundred classes" else 2))
+    inputs = Vectors(np.eye(len(classes), 8, dtype=np.float32).repeat(200 // len(classes), axis=0))
+    targets = np.zeros(200, int) if labels == "one class" else np.arange(len(classes)).repeat(200 // len(classes))
+    data = Dataset(inputs, targets, classes)
+    made = student(settings=ModelSettings(name="linear"), data=data)
+    dev = data.select(rng.permutation(200)[:50])
+    result = fit(made, data, dev, [term("cross_entropy")], TrainSettings(epochs=3, lr=0.5, batch=16))
+    figures = [entry["dev"]["calibrated_nll"] for entry in result.history]
+    assert np.isfinite(figures).all()
+    assert all(entry["dev"]["calibrated_nll"] <= entry["dev"]["nll"] + 1e-9 for entry in result.history)
+
+
+@pytest.mark.parametrize("choose", ["calibrated_nll", "nll"])
+def test_patience_stops_early(choose):
+    how = TrainSettings(epochs=50, lr=1.0, batch=8, patience=2, schedule="none", clip=0.0, choose=choose)
     result = fit(student(), TRAIN, DEV, [term("cross_entropy")], how)
+    assert result.best_epoch == int(np.argmin([entry["dev"][choose] for entry in result.history]))
     assert len(result.history) == result.best_epoch + 3 < 50
 
 

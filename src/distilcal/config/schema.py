@@ -172,13 +172,15 @@ class TrainSettings(Settings):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Number format; `auto` is bfloat16 on a GPU that has it and float32 elsewhere."
     )
-    choose: Literal["nll", "accuracy", "last"] = Field(
-        default="nll", description="Epoch to keep: the best by this metric on dev, or the last."
+    choose: Literal["calibrated_nll", "nll", "accuracy", "last"] = Field(
+        default="calibrated_nll",
+        description="Epoch to keep: the best by this metric on dev, or the last. `calibrated_nll` is the NLL after the "
+        "temperature that is fitted on dev; `nll` prefers earlier epochs, which are less sure of themselves.",
     )
     choose_among: ListOf[PositiveInt] = Field(
         default=(), description="Keep only a model after so many epochs, such as `[2, 4, 8]`; empty: after any epoch."
     )
-    patience: int = Field(default=0, ge=0, description="Stop after so many epochs without a better one; 0: never.")
+    patience: int = Field(default=0, ge=0, description="Stop after so many epochs without a better one, by `choose`; 0: never.")
 
     @model_validator(mode="after")
     def check_accumulate(self) -> Self:

@@ -68,6 +68,8 @@ def _settings_in_key(stage: StageSettings, *, model_is_files: bool, partly_label
         settings.pop("record_features")
     if not partly_labelled:
         settings["train"].pop("labelled_share", None)
+    if not stage.terms:  # nothing is chosen; the default when such models were first stored
+        settings["train"]["choose"] = "nll"
     model = settings["model"]
     model.pop("start_from", None)
     if stage.model.pairs == "together":  # the only way before there was a setting: old keys stay valid

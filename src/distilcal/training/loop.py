@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from distilcal.calibrate import fit_temperature
 from distilcal.config.schema import TrainSettings
 from distilcal.data import Dataset
 from distilcal.dynamics import Recorder
@@ -31,7 +32,7 @@ from distilcal.training.setup import TrainingSetup, check_setup, fit_key
 from distilcal.training.teacher import Features, align_teacher
 from distilcal.views import VIEWS, Batch, StepContext, Term, View
 
-DEV_METRICS = ("accuracy", "nll", "ece", "brier", "entropy")  # in the history, after every epoch
+DEV_METRICS = ("accuracy", "nll", "ece", "brier", "entropy")  # in the history after every epoch, beside calibrated_nll
 PROGRESS_INTERVAL = 0.2  # seconds between two calls of on_progress
 DEV_BATCH = 128  # examples per forward pass on dev
 
@@ -250,7 +251,7 @@ def fit(
             for loss in loss_modules:
                 if hasattr(loss, "update"):
                     loss.update(predictions.confidence, predictions.correct)
-            dev_metrics = {name: METRICS[name](predictions.probs, predictions.labels) for name in DEV_METRICS}
+            dev_metrics = _dev_metrics(predictions)
             seconds = time.perf_counter() - epoch_start
             history.append({"epoch": epoch, "losses": mean_losses, "lr": learning_rate, "dev": dev_metrics, "seconds": seconds})
             is_best = _best_epoch(history, settings) == epoch
@@ -371,7 +372,13 @@ def _predict_dev(classifier: Classifier, dev: Dataset, batches: Batches, acceler
     assert dev.labels is not None
     if not np.isfinite(logits).all():
         raise TrainingError("the network's outputs are not finite any more", remedy="lower lr, or check the terms")
-    return Predictions(logits, dev.labels, classes=dev.classes, name=dev.name)
+    return Predictions(logits, dev.labels, classes=dev.classes, name="dev")
+
+
+def _dev_metrics(predictions: Predictions) -> dict[str, float]:
+    """The metrics of an epoch; ``calibrated_nll`` is the NLL after the temperature that is fitted on the same rows."""
+    metrics = {name: METRICS[name](predictions.probs, predictions.labels) for name in DEV_METRICS}
+    return {**metrics, "calibrated_nll": fit_temperature(predictions).fit.nll_after}
 
 
 # ---- choosing an epoch -------------------------------------------------------------------------------------------------

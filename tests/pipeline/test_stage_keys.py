@@ -1,0 +1,36 @@
+"""Keys of stages: what was stored by earlier versions is found again."""
+
+from __future__ import annotations
+
+import pytest
+from small import DEV, TRAIN
+
+from distilcal.config.loading import parse_recipe
+from distilcal.data.splits import Splits
+from distilcal.pipeline.keys import stage_key
+
+SPLITS = Splits(TRAIN.with_role("train", "train"), DEV.with_role("dev", "dev"), DEV.with_role("test", "test"))
+
+
+def key_of(train, **stage):
+    table = {"model": {"name": "linear"}, "terms": [{"loss": "cross_entropy"}], "train": train, **stage}
+    recipe = parse_recipe({"data": {"train": "t.csv"}, "stages": {"a": table}})
+    return stage_key("a", recipe, SPLITS, {})
+
+
+@pytest.mark.parametrize(
+    ("train", "key"),
+    [
+        ({"choose": "nll"}, "193df18c24bcda737ce5"),
+        ({"choose": "last", "epochs": 7, "patience": 2}, "b67c38280172687e1d33"),
+        ({"choose": "accuracy", "lr": 0.1, "warmup": 0.1}, "8e29c909591b00d5d3a4"),
+    ],
+)
+def test_settings_that_are_stated_keep_their_key(train, key):
+    assert key_of(train) == key
+
+
+def test_the_way_to_choose_is_part_of_the_key_of_what_is_trained_only():
+    assert key_of({}) == key_of({"choose": "calibrated_nll"}) != key_of({"choose": "nll"})
+    weights = {"terms": [], "model": {"name": "resnet20", "weights": "resnet20.safetensors"}}
+    assert key_of({}, **weights) == key_of({"choose": "nll"}, **weights) == "bbba9e9bb86a04a30372"
