@@ -5,7 +5,7 @@ import pytest
 from samples import make
 
 from distilcal import InputError, Predictions
-from distilcal.evaluation import evaluate_model, shared_rows
+from distilcal.evaluation import class_scores, evaluate_model, macro_f1, shared_rows
 from distilcal.report.evaluations.sentences import next_steps, reading
 
 
@@ -94,3 +94,24 @@ def test_unknown_method_and_form_are_refused():
     bare = Predictions.from_confidences([0.9, 0.8], [1, 0])
     with pytest.raises(InputError, match="differ in form"):
         evaluate_model(make(), ood=[bare])
+
+
+def test_precision_recall_and_f1_are_those_of_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 97)
+    predictions = Predictions.from_logits(rng.normal(size=(97, 5)) + np.eye(5)[labels], labels)
+    scores = class_scores(predictions)
+    expected = metrics.precision_recall_fscore_support(labels, predictions.predicted, labels=range(5), zero_division=np.nan)
+    for name, values in zip(("precision", "recall", "f1", "rows"), expected, strict=True):
+        np.testing.assert_allclose([getattr(row, name) for row in scores], values, err_msg=name)
+    assert [row.predicted for row in scores] == np.bincount(predictions.predicted, minlength=5).tolist()
+    assert macro_f1(scores) == pytest.approx(metrics.f1_score(labels, predictions.predicted, average="macro"))
+
+
+def test_a_class_that_does_not_occur_does_not_count_in_macro_f1():
+    predictions = Predictions.from_logits(np.eye(3)[[0, 1, 1]], [0, 1, 0], classes=("a", "b", "never"))
+    scores = class_scores(predictions)
+    assert np.isnan(scores[2].f1)
+    assert macro_f1(scores) == pytest.approx((2 / 3 + 2 / 3) / 2)

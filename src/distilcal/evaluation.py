@@ -3,6 +3,7 @@
 - ``evaluate_model`` answers ``distilcal eval``: metrics with intervals, calibration, a threshold, shifted sets, a comparison.
 - ``evaluate_splits`` is what a run stores about one of its models: every split before and after calibration.
 - ``compare_models`` compares a model with others on the same rows.
+- ``class_scores`` and ``macro_f1`` are precision, recall and F1 of every class.
 - ``bootstrap_splits`` keeps bootstrap replicates, from which a study compares models later.
 
 ``distilcal.report`` shows the results and computes none.
@@ -73,6 +74,32 @@ class ClassEvaluation:
     mean_probability: float
     frequency: float
     error: float
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """How often one class is predicted, and how often rightly.
+
+    Attributes
+    ----------
+    name : str
+        Name of the class.
+    rows, predicted : int
+        Rows with this label, and rows with this prediction.
+    precision : float
+        Share of the predictions of this class that are correct; nan if it is never predicted.
+    recall : float
+        Share of the rows of this class that are predicted correctly; nan if it has no row.
+    f1 : float
+        Harmonic mean of both, 2 · correct / (rows + predicted); nan if it has no row and is never predicted.
+    """
+
+    name: str
+    rows: int
+    predicted: int
+    precision: float
+    recall: float
+    f1: float
 
 
 @dataclass(frozen=True)
@@ -383,6 +410,59 @@ def evaluate_set(
     )
 
 
+def class_scores(predictions: Predictions) -> list[ClassScores]:
+    """Compute precision, recall and F1 of every class.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        Predictions of labelled rows.
+
+    Returns
+    -------
+    list of ClassScores
+        In the order of the classes.
+
+    Examples
+    --------
+    >>> predictions = Predictions.from_probs([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], classes=("no", "yes"))
+    >>> [(c.name, c.precision, c.recall, round(c.f1, 3)) for c in class_scores(predictions)]
+    [('no', 0.5, 1.0, 0.667), ('yes', 1.0, 0.5, 0.667)]
+    """
+    classes = len(predictions.classes)
+    rows = np.bincount(predictions.labels, minlength=classes)
+    predicted = np.bincount(predictions.predicted, minlength=classes)
+    correct = np.bincount(predictions.labels[predictions.correct], minlength=classes)
+    with np.errstate(invalid="ignore"):  # 0 / 0: a class that does not occur
+        precision, recall, f1 = correct / predicted, correct / rows, 2 * correct / (rows + predicted)
+    return [
+        ClassScores(name, int(rows[k]), int(predicted[k]), float(precision[k]), float(recall[k]), float(f1[k]))
+        for k, name in enumerate(predictions.classes)
+    ]
+
+
+def macro_f1(classes: Sequence[ClassScores]) -> float:
+    """Compute the mean F1 over the classes that occur: among the labels, or among the predictions.
+
+    Parameters
+    ----------
+    classes : sequence of ClassScores
+        What ``class_scores`` returned.
+
+    Returns
+    -------
+    float
+        In [0, 1]; every class counts the same, however rare it is.
+
+    Examples
+    --------
+    >>> predictions = Predictions.from_probs([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
+    >>> round(macro_f1(class_scores(predictions)), 3)
+    0.667
+    """
+    return float(np.nanmean([scores.f1 for scores in classes]))
+
+
 def check_threshold(limit: Threshold, predictions: Predictions) -> ThresholdCheck:
     """Apply a threshold to predictions that it was not chosen on.
 
@@ -647,21 +727,18 @@ def _row_keys(predictions: Predictions) -> NDArray[Any]:
 
 
 def _evaluate_classes(predictions: Predictions, bins: int, closed: Closed) -> Iterator[ClassEvaluation]:
-    n, classes = len(predictions), len(predictions.classes)
-    labelled = np.bincount(predictions.labels, minlength=classes)
-    predicted = np.bincount(predictions.predicted, minlength=classes)
-    correct = np.bincount(predictions.labels[predictions.correct], minlength=classes)
+    n = len(predictions)
     mean_probability = predictions.probs.mean(axis=0)
     questions = Rows.of(predictions).by_class()
-    for k, (name, question) in enumerate(zip(predictions.classes, questions, strict=True)):
+    for k, (scores, question) in enumerate(zip(class_scores(predictions), questions, strict=True)):
         gaps = question.gaps(question.width_cuts(bins, closed))
         yield ClassEvaluation(
-            name=name,
-            rows=int(labelled[k]),
-            predicted=int(predicted[k]),
-            recall=float(correct[k] / labelled[k]) if labelled[k] else math.nan,
-            precision=float(correct[k] / predicted[k]) if predicted[k] else math.nan,
+            name=scores.name,
+            rows=scores.rows,
+            predicted=scores.predicted,
+            recall=scores.recall,
+            precision=scores.precision,
             mean_probability=float(mean_probability[k]),
-            frequency=float(labelled[k] / n),
+            frequency=scores.rows / n,
             error=float(np.abs(gaps).sum() / n),
         )

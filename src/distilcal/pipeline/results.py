@@ -18,22 +18,29 @@ import logging
 import math
 import os
 import shutil
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from distilcal.calibrate import Calibrator
 from distilcal.config.schema import Recipe
 from distilcal.data import Dataset
 from distilcal.data.splits import Overlap, Splits
-from distilcal.evaluation import ScoreEvaluation, SplitEvaluation, SplitsEvaluation, compare_models, evaluate_splits
+from distilcal.evaluation import (
+    ScoreEvaluation,
+    SplitEvaluation,
+    SplitsEvaluation,
+    class_scores,
+    compare_models,
+    evaluate_splits,
+    macro_f1,
+)
 from distilcal.io.atomic import write_json
 from distilcal.metrics import Comparison, MetricValue, Reliability
+from distilcal.pipeline.checks import check_calibration, check_data, check_model
 from distilcal.pipeline.stage import MAP, Stage
+from distilcal.pipeline.timing import Timing, time_in_turns
 from distilcal.predictions import Predictions
 from distilcal.runs import evaluation_to_json, main_stage
 from distilcal.selective import Threshold
@@ -41,7 +48,6 @@ from distilcal.training import compute_outputs
 
 logger = logging.getLogger(__name__)
 RESULT_FILES = ("metrics.json", "evaluation.json", "report.html")  # absent until a run is finished
-TIMED_EXAMPLES = 128  # on which the speed of a model is measured
 TIMED_BATCH = 32
 
 
@@ -61,18 +67,26 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
     folder : Path
         The folder of the run.
     """
-    facts: dict[str, dict[str, Any]] = {}
-    diagrams: dict[str, dict[str, dict[str, Reliability]]] = {}
+    evaluations: dict[str, SplitsEvaluation] = {}
+    warnings: dict[str, list[str]] = {}
     test_predictions: dict[str, Predictions] = {}
     for stage in stages:
         predictions = _save_predictions(stage, recipe, splits, folder / stage.name)
         method = None if stage.settings.calibrate == "none" else stage.settings.calibrate
-        evaluation = evaluate_splits(predictions, method=method, accuracy=recipe.accuracy)
-        _warn_of_doubtful_fit(stage.name, evaluation.calibrator)
-        facts[stage.name] = _write_stage(stage, evaluation, splits.test, folder / stage.name)
-        diagrams[stage.name] = {split: _diagrams(evaluated) for split, evaluated in evaluation.splits.items()}
+        evaluations[stage.name] = evaluate_splits(predictions, method=method, accuracy=recipe.accuracy)
+        warnings[stage.name] = _check_stage(stage.name, predictions, evaluations[stage.name].calibrator)
         if "test" in predictions:
             test_predictions[stage.name] = predictions["test"].rename(stage.name)
+    timings = _time_stages(stages, splits.test)
+    facts: dict[str, dict[str, Any]] = {}
+    diagrams: dict[str, dict[str, dict[str, Reliability]]] = {}
+    for stage in stages:
+        name, evaluation = stage.name, evaluations[stage.name]
+        facts[name] = _stage_facts(stage, evaluation, timings.get(name))
+        facts[name] |= _class_facts(test_predictions.get(name))
+        facts[name]["warnings"] = warnings[name]
+        _write_stage(stage, evaluation, facts[name], folder / name)
+        diagrams[name] = {split: _diagrams(evaluated) for split, evaluated in evaluation.splits.items()}
     comparisons = _compare_with_main(main_stage(facts), test_predictions)
     write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons))
     metrics = {
@@ -82,6 +96,7 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
         "sizes": {data.name: len(data) for data in splits},
         "ood": [data.name for data in splits.ood],
         "overlaps": [asdict(overlap) for overlap in overlaps],
+        "warnings": [*check_data(splits), *(sentence for sentences in warnings.values() for sentence in sentences)],
         "stages": facts,
     }
     write_json(folder / "metrics.json", metrics)
@@ -97,35 +112,6 @@ def remove_results(folder: Path) -> None:
     """
     for name in RESULT_FILES:
         (folder / name).unlink(missing_ok=True)
-
-
-def milliseconds_per_example(stage: Stage, data: Dataset) -> float:
-    """Measure the time per example from raw input to logits, the best of three passes.
-
-    Parameters
-    ----------
-    stage : Stage
-        A trained stage.
-    data : Dataset
-        The first of its examples are used.
-
-    Returns
-    -------
-    float
-        Milliseconds per example, in batches of 32.
-    """
-    examples = data.select(np.arange(min(TIMED_EXAMPLES, len(data))))
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        compute_outputs(stage.classifier, examples, batch=TIMED_BATCH)
-        seconds.append(time.perf_counter() - start)
-    return 1000 * min(seconds) / len(examples)
-
-
-def _warn_of_doubtful_fit(stage: str, calibrator: Calibrator | None) -> None:
-    if calibrator is not None and calibrator.fit is not None and not calibrator.fit.converged:
-        logger.warning("%s: its calibration (%s) is doubtful: %s", stage, calibrator.kind, calibrator.fit.message)
 
 
 # ---- one stage ---------------------------------------------------------------------------------------------------------
@@ -146,32 +132,65 @@ def _save_predictions(stage: Stage, recipe: Recipe, splits: Splits, folder: Path
     return predictions
 
 
-def _write_stage(stage: Stage, evaluation: SplitsEvaluation, test: Dataset, folder: Path) -> dict[str, Any]:
-    """Write calibrator, history, model and metrics of a stage; return its part of ``metrics.json``."""
-    _save_calibrator(evaluation.calibrator, folder)
+def _check_stage(name: str, predictions: Mapping[str, Predictions], calibrator: Calibrator | None) -> list[str]:
+    """What is wrong with a model: on test, or on dev where it has no predictions of test."""
+    warnings = []
+    for split in ("test", "dev"):
+        if split in predictions:
+            warnings += check_model(name, predictions[split])
+            break
+    if calibrator is not None:
+        warnings += check_calibration(name, predictions["dev"], calibrator)
+    for sentence in warnings:
+        logger.warning(sentence)
+    return warnings
+
+
+def _time_stages(stages: Sequence[Stage], test: Dataset) -> dict[str, Timing]:
+    """The time per example of every stage that has a model, from raw input to logits."""
+
+    def runner(stage: Stage) -> Callable[[Dataset], object]:
+        return lambda data: compute_outputs(stage.classifier, data, batch=TIMED_BATCH)
+
+    return time_in_turns({stage.name: runner(stage) for stage in stages if not stage.settings.predictions}, test)
+
+
+def _stage_facts(stage: Stage, evaluation: SplitsEvaluation, timing: Timing | None) -> dict[str, Any]:
+    """The part of ``metrics.json`` about a stage, without classes and warnings."""
     history = stage.history()
-    write_json(folder / "history.json", history)
-    parameters, milliseconds = None, None
-    if not stage.settings.predictions:
-        _link_folder(stage.folder / "model", folder / "model")
-        if (stage.folder / MAP).exists():
-            _link_folder(stage.folder / MAP, folder / MAP)
-        parameters = stage.classifier.parameters
-        milliseconds = milliseconds_per_example(stage, test)
-    facts = {
+    return {
         "key": stage.key,
         "teacher": stage.settings.teacher,
         "terms": [str(term) for term in stage.settings.terms],
         "epochs": len(history),
         "seconds": sum(epoch["seconds"] for epoch in history),
-        "parameters": parameters,
-        "ms_per_example": milliseconds,
+        "parameters": None if stage.settings.predictions else stage.classifier.parameters,
+        "ms_per_example": None if timing is None else timing.median,
+        "ms_spread": None if timing is None else [timing.low, timing.high],
         "calibrator": None if evaluation.calibrator is None else evaluation.calibrator.kind,
         "threshold": None if evaluation.threshold is None else _threshold_facts(evaluation.threshold),
         "sets": {split: _split_facts(evaluated) for split, evaluated in evaluation.splits.items()},
     }
+
+
+def _class_facts(test: Predictions | None) -> dict[str, Any]:
+    """Precision, recall and F1 of every class on test, as trained."""
+    if test is None:
+        return {"classes": [], "macro_f1": None}
+    scores = class_scores(test)
+    finite = [{name: _finite(value) for name, value in asdict(of_class).items()} for of_class in scores]
+    return {"classes": finite, "macro_f1": macro_f1(scores)}
+
+
+def _write_stage(stage: Stage, evaluation: SplitsEvaluation, facts: Mapping[str, Any], folder: Path) -> None:
+    """Write calibrator, history, model and metrics of a stage."""
+    _save_calibrator(evaluation.calibrator, folder)
+    write_json(folder / "history.json", stage.history())
+    if not stage.settings.predictions:
+        _link_folder(stage.folder / "model", folder / "model")
+        if (stage.folder / MAP).exists():
+            _link_folder(stage.folder / MAP, folder / MAP)
     write_json(folder / "stage.json", facts)
-    return facts
 
 
 def _save_calibrator(calibrator: Calibrator | None, folder: Path) -> None:
@@ -227,12 +246,12 @@ def _metric_facts(metric: MetricValue) -> dict[str, Any]:
 
 
 def _threshold_facts(threshold: Threshold) -> dict[str, Any]:
-    return {name: _finite(value) if isinstance(value, float) else value for name, value in threshold.to_dict().items()}
+    return {name: _finite(value) for name, value in threshold.to_dict().items()}
 
 
-def _finite(value: float | None) -> float | None:
-    """Return None for what JSON cannot hold, such as an infinite NLL."""
-    return value if value is not None and math.isfinite(value) else None
+def _finite(value: Any) -> Any:
+    """Return None for what JSON cannot hold, such as an infinite NLL; anything else as it is."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _diagrams(split: SplitEvaluation) -> dict[str, Reliability]:

@@ -26,6 +26,7 @@ from distilcal.data.splits import Overlap, Splits, read_splits
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.locks import file_lock
+from distilcal.pipeline.checks import check_data, check_model
 from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_known_rows, check_predictions, check_recipe, check_teachers
 from distilcal.pipeline.results import remove_results, write_results
@@ -55,11 +56,14 @@ class Plan:
         Examples that two splits share.
     stages : list of Stage
         The stages in the order in which they run; ``stage.done`` says which are in the store.
+    warnings : list of str
+        What is wrong with the data, in sentences.
     """
 
     splits: Splits
     overlaps: list[Overlap]
     stages: list[Stage]
+    warnings: list[str]
 
     @property
     def sizes(self) -> str:
@@ -73,6 +77,7 @@ class Plan:
     def __str__(self) -> str:
         """Return the data and the stages in lines."""
         lines = [f"data: {self.sizes}; {len(self.splits.train.classes)} classes"]
+        lines += [f"warning: {sentence}" for sentence in self.warnings]
         for overlap in self.overlaps:
             examples = counted(overlap.rows, "example")
             lines.append(f"note: {examples} of {overlap.second} ({overlap.share:.1%}) also in {overlap.first}")
@@ -118,7 +123,7 @@ def plan(
         if stage.settings.predictions:
             check_predictions(name, stage.external_predictions, splits)
             check_known_rows(stage, [other for other in recipe.stages.values() if other.teacher == name], splits)
-    return Plan(splits, splits.overlaps(), list(stages.values()))
+    return Plan(splits, splits.overlaps(), list(stages.values()), check_data(splits))
 
 
 def run_recipe(
@@ -202,6 +207,8 @@ def run_recipe(
             on_stage_progress = None if on_progress is None else partial(on_progress, stage.name)
             on_stage_epoch = None if on_epoch is None else partial(on_epoch, stage.name)
             run_stage(stage, recipe, planned.splits, stages, processes, on_progress=on_stage_progress, on_epoch=on_stage_epoch)
+            if processes.is_main_process:
+                _warn_of_model(stage, planned.splits.dev)
         if processes.is_main_process:
             logger.info("evaluating every model on every split")
             write_results(recipe, planned.splits, planned.overlaps, planned.stages, folder)
@@ -258,6 +265,8 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 def _log_data(planned: Plan) -> None:
     logger.info("data: %s; %d classes", planned.sizes, len(planned.splits.train.classes))
+    for sentence in planned.warnings:
+        logger.warning(sentence)
     for overlap in planned.overlaps:
         logger.warning(
             "%s of %s (%.1f%%) also in %s", counted(overlap.rows, "example"), overlap.second, 100 * overlap.share, overlap.first
@@ -265,6 +274,13 @@ def _log_data(planned: Plan) -> None:
     for stage in planned.stages:
         if stage.settings.predictions:
             logger.info("%s has predictions of %s", stage.name, stage.coverage(planned.splits))
+
+
+def _warn_of_model(stage: Stage, dev: Dataset) -> None:
+    """Log what is wrong with a model as soon as it is trained; test is read at the end only."""
+    if stage.knows(dev).all():
+        for sentence in check_model(stage.name, stage.predictions(dev)):
+            logger.warning(sentence)
 
 
 def _warn_of_seen_data(recipe: Recipe) -> None:
