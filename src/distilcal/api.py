@@ -118,7 +118,7 @@ class Result:
         Path
             The same file.
         """
-        from distilcal.report.runs import write_runs_page
+        from distilcal.report.runs.page import write_runs_page
 
         write_runs_page(self.summary, Path(path))
         return Path(path)
@@ -128,7 +128,7 @@ class Result:
 
     def __str__(self) -> str:
         from distilcal.report.console import build_console
-        from distilcal.report.runs import show_runs
+        from distilcal.report.runs.terminal import show_runs
 
         console = build_console(StringIO())
         show_runs(self.summary, console)
@@ -136,7 +136,7 @@ class Result:
         return text.rstrip("\n")
 
     def _repr_html_(self) -> str:
-        from distilcal.report.runs import render_summary
+        from distilcal.report.runs.page import render_summary
 
         return render_summary(self.summary)
 

@@ -22,7 +22,7 @@ from distilcal.config.loading import load_recipe, only_stages
 from distilcal.data import read_dataset
 from distilcal.models import load_classifier
 from distilcal.pipeline import plan, run_recipe
-from distilcal.report.runs import render_runs
+from distilcal.report.runs.page import render_runs
 from distilcal.runs import main_stage, read_run, summarise_runs
 from distilcal.training import predict
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distilcal.report.evaluations.page import CHART
-from distilcal.report.runs import DIGIT_WIDTH, LABEL_HEIGHT, POINT_RADIUS, _place_line_numbers, _place_numbers
+from distilcal.report.runs.charts import DIGIT_WIDTH, LABEL_HEIGHT, POINT_RADIUS, place_line_numbers, place_numbers
 
 
 def hidden(point, other):
@@ -32,7 +32,7 @@ def points_at(places):
 )
 def test_numbers_of_points_cover_nothing(places):
     points = points_at(places)
-    _place_numbers(points)
+    place_numbers(points)
     assert not any(hidden(a, b) for a, b in combinations(points, 2))
     for label in points:
         assert CHART.x(0) <= label["label_x"] <= CHART.x(1) - DIGIT_WIDTH
@@ -45,20 +45,20 @@ def test_numbers_of_points_cover_nothing(places):
 
 def test_a_number_without_neighbours_is_at_the_upper_right():
     points = points_at([(0.5, 0.5)])
-    _place_numbers(points)
+    place_numbers(points)
     assert (points[0]["label_x"], points[0]["label_y"]) == pytest.approx((CHART.x(0.5) + 7, CHART.y(0.5) - 5))
 
 
 def test_a_number_without_any_room_is_still_drawn():
     points = points_at([(0.5, 0.5)] * 60)
-    _place_numbers(points)
+    place_numbers(points)
     assert all("label_x" in point for point in points)
 
 
 def test_numbers_of_lines_that_end_together_stand_below_each_other():
     ends = [100.0, 101.0, 100.5, 160.0]
     lines = [{"number": i, "dots": [{"x": 200.0, "y": y}]} for i, y in enumerate(ends, start=1)]
-    _place_line_numbers(lines)
+    place_line_numbers(lines)
     heights = sorted(line["label_y"] for line in lines)
     assert min(np.diff(heights)) >= LABEL_HEIGHT
     assert lines[0]["label_y"] == 104.0

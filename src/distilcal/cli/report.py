@@ -15,7 +15,8 @@ from distilcal.cli.options import FOLDER
 def report_command(runs: tuple[Path, ...], html: Path | None) -> None:
     """Compare the models of one or more runs: accuracy, calibration, size and speed, in and out of domain."""
     from distilcal.io.atomic import check_output
-    from distilcal.report.runs import show_runs, write_runs_page
+    from distilcal.report.runs.page import write_runs_page
+    from distilcal.report.runs.terminal import show_runs
     from distilcal.runs import read_run, summarise_runs
 
     if html is not None:

@@ -119,7 +119,7 @@ def show_run(folder: Path) -> None:
     """Print the results of a finished run, and what to do next."""
     if not is_main_process():
         return
-    from distilcal.report.runs import show_runs
+    from distilcal.report.runs.terminal import show_runs
     from distilcal.runs import read_run, summarise_runs
 
     with plain_warnings():

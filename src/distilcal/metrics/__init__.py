@@ -29,7 +29,7 @@ from distilcal.metrics.definitions import (
     parameters,
 )
 from distilcal.metrics.human import human_cross_entropy, human_ece, human_tv
-from distilcal.metrics.intervals import binomial_interval, holm, paired_interval
+from distilcal.metrics.intervals import binomial_interval, holm, is_significant, paired_interval
 from distilcal.metrics.reliability_diagram import Reliability, reliability
 from distilcal.metrics.rows import Closed
 from distilcal.metrics.scores import accuracy, brier, confidence, entropy, nll
@@ -66,6 +66,7 @@ __all__ = [
     "human_cross_entropy",
     "human_ece",
     "human_tv",
+    "is_significant",
     "ks",
     "mce",
     "metric",

@@ -24,7 +24,7 @@ from distilcal.metrics.definitions import (
     definition,
     parameters,
 )
-from distilcal.metrics.intervals import centred_interval, holm, paired_interval
+from distilcal.metrics.intervals import centred_interval, holm, is_significant, paired_interval
 from distilcal.metrics.rows import Closed, Rows
 from distilcal.predictions import FloatArray, Predictions, join
 
@@ -70,8 +70,10 @@ class MetricValue:
 
     @property
     def beyond_chance(self) -> bool | None:
-        """Whether a calibration error is larger than that of 95 % of perfectly calibrated models."""
-        return None if self.null_high is None else self.value > self.null_high
+        """Whether a calibration error is larger than in 95 % of perfectly calibrated models, and its interval excludes 0."""
+        if self.null_high is None:
+            return None
+        return self.value > self.null_high and (self.low is None or self.low > 0)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Difference:
     p_value, p_holm : float
         Two-sided p-value, and the same corrected for all metrics of the comparison.
     better : {"a", "b"} or None
-        None where the difference may be chance or the metric has no direction.
+        None where the difference may be chance (`is_significant`) or the metric has no direction.
     definition : str
         The definition in words.
     """
@@ -335,7 +337,7 @@ def compare(
     corrected = dict(zip(tests, holm([p_value for _, _, _, p_value in tests.values()]), strict=True))
     differences = {}
     for name, (difference, low, high, p_value) in tests.items():
-        significant = corrected[name] < 1 - level
+        significant = is_significant(low, high, corrected[name], level)
         differences[name] = Difference(
             name=name,
             a=float(values_a[name]),

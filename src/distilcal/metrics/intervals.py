@@ -114,6 +114,33 @@ def paired_interval(difference: float, replicates: FloatArray, rows: int, level:
     return difference, float(low), float(high), p_value
 
 
+def is_significant(low: float, high: float, p_value: float, level: float = 0.95) -> bool:
+    """Decide whether a difference is beyond chance; everything that names, marks or counts differences asks this function.
+
+    The interval and the p-value of a skewed difference can disagree, and the p-value is corrected for multiple tests while the
+    interval is not: a difference counts only if both exclude 0.
+
+    Parameters
+    ----------
+    low, high : float
+        Interval of the difference.
+    p_value : float
+        Its p-value, corrected for all tests that were done together.
+    level : float
+        Coverage of the interval; p-values must be below ``1 - level``.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> is_significant(0.01, 0.05, 0.012), is_significant(0.01, 0.05, 0.08), is_significant(-0.01, 0.05, 0.04)
+    (True, False, False)
+    """
+    return p_value < 1 - level and (low > 0 or high < 0)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for multiple tests by Holm's step-down procedure.
 

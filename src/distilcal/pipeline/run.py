@@ -32,7 +32,7 @@ from distilcal.pipeline.preflight import check_known_rows, check_predictions, ch
 from distilcal.pipeline.results import remove_results, write_results
 from distilcal.pipeline.stage import Stage, plan_stages
 from distilcal.pipeline.train import run_stage
-from distilcal.report.runs import write_runs_page
+from distilcal.report.runs.page import write_runs_page
 from distilcal.runs import read_run, summarise_runs
 from distilcal.selective import counted
 from distilcal.training import TrainingProgress

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
 
@@ -23,7 +25,7 @@ class ReportConsole(Console):
 
 
 def build_console(file: TextIO | None = None) -> Console:
-    """Return a console on standard output, of a fixed width where that is not a terminal.
+    """Return a console on standard output; where that is not a terminal, as wide as ``COLUMNS`` says or of a fixed width.
 
     Parameters
     ----------
@@ -34,7 +36,8 @@ def build_console(file: TextIO | None = None) -> Console:
     -------
     rich.console.Console
     """
-    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    has_own_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    width = None if has_own_width else PIPED_WIDTH
     if file is None:
         return ReportConsole(highlight=False, width=width)
     return ReportConsole(highlight=False, width=width, file=file, force_jupyter=False)  # a notebook would show it at once
@@ -59,6 +62,29 @@ def prose_width(console: Console) -> int:
     (80, 110)
     """
     return min(console.width, PROSE_WIDTH)
+
+
+def full_width(console: Console, table: RenderableType) -> int:
+    """Return the width of a table of which nothing is cut off.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        The console that it would be printed on.
+    table : rich.table.Table or anything else that rich prints
+        The table.
+
+    Returns
+    -------
+    int
+        Columns.
+
+    Examples
+    --------
+    >>> full_width(Console(width=5), Text("a long line"))
+    11
+    """
+    return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
 def print_list(console: Console, items: Iterable[str]) -> None:

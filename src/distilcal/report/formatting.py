@@ -38,6 +38,33 @@ def format_number(value: float | None, digits: int = 3) -> str:
     return "∞" if math.isinf(value) else f"{value:.{digits}f}"
 
 
+def format_signed(value: float, digits: int = 3) -> str:
+    """Return a number with its sign, in as many decimals as show on which side of 0 it lies.
+
+    Parameters
+    ----------
+    value : float
+        The number.
+    digits : int
+        Digits after the point, if they are not all zeros.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> format_signed(0.01234), format_signed(-0.00004), format_signed(0.0), format_signed(float("-inf"))
+    ('+0.012', '-0.00004', '0.000', '-∞')
+    """
+    if math.isinf(value):
+        return "+∞" if value > 0 else "-∞"
+    if value == 0:
+        return f"{0:.{digits}f}"
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else f"{value:+.{-math.floor(math.log10(abs(value)))}f}"
+
+
 def format_percent(value: float, digits: int = 1) -> str:
     """Return a share as a percentage, a dash for NaN.
 

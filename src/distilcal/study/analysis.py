@@ -19,7 +19,7 @@ from scipy import stats
 
 from distilcal.calibrate.base import log_softmax
 from distilcal.io.atomic import open_npz, read_json
-from distilcal.metrics import definition, holm, paired_interval
+from distilcal.metrics import definition, holm, is_significant, paired_interval
 from distilcal.metrics.definitions import HIGHER_IS_BETTER, NO_DIRECTION, UPPER_LIMIT, parameters
 from distilcal.predictions import Predictions
 from distilcal.study.expand import Graph
@@ -377,7 +377,7 @@ def _mark_significant(study: Study, cells: Sequence[dict[str, Any]]) -> None:
     corrected = holm([cell["difference"]["p"] for cell in cells])
     for cell, p in zip(cells, corrected, strict=True):
         metric = study.metrics[cell["metric"]].metric
-        significant = p < 1 - LEVEL
+        significant = is_significant(cell["difference"]["low"], cell["difference"]["high"], p, LEVEL)
         better = None
         if significant and metric not in NO_DIRECTION:
             is_higher = cell["difference"]["value"] > 0
@@ -426,9 +426,9 @@ def check_claim(results: StudyResults, claim: ClaimSettings) -> dict[str, Any]:
             parts.append(_comparison(results, claim, place, first, second, expects_higher=expects_higher))
     for part, p in zip(parts, holm([part["p"] for part in parts]), strict=True):
         part["p"] = p
-        if p >= 1 - LEVEL:
+        if part["low"] is None or part["high"] is None or not is_significant(part["low"], part["high"], p, LEVEL):
             part["verdict"] = "undecided"
-        elif part["value"] is not None and (part["value"] > 0) == expects_higher:
+        elif (part["value"] > 0) == expects_higher:
             part["verdict"] = "holds"
         else:
             part["verdict"] = "fails"

@@ -20,6 +20,7 @@ from distilcal.report.charts.scales import Axis, round_step, unit_axis
 from distilcal.report.evaluations.sentences import FEW_ROWS, next_steps, reading
 from distilcal.report.evaluations.terminal import SHIFT_METRICS
 from distilcal.report.html import render_template, write_text
+from distilcal.report.verdicts import winner
 from distilcal.selective import counted
 
 MOST_CLASSES = 200
@@ -84,6 +85,7 @@ def render(evaluation: ModelEvaluation) -> str:
         few=FEW_ROWS,
         calibrated_errors={} if a.calibrated is None else {row.name: row.error for row in a.calibrated.classes},
         check_at_home=_check_at_home(a),
+        winner=winner,
         version=__version__,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from distilcal.calibrate import FITS, Calibrator, Temperature
 from distilcal.evaluation import ModelEvaluation, SetEvaluation, ThresholdCheck
 from distilcal.metrics import Comparison
+from distilcal.report.verdicts import winner
 from distilcal.selective import counted, in_percent
 
 FEW_ROWS = 100  # below, what chance alone gives is so large that little can be told
@@ -185,12 +186,14 @@ def _shift_sentence(home: SetEvaluation, away: SetEvaluation, *, calibrated: boo
 
 
 def _comparison_sentence(c: Comparison) -> str:
-    def listed(side: str) -> str:
-        return ", ".join(name for name, d in c.differences.items() if d.better == side)
-
-    better_a, better_b = listed("a"), listed("b")
+    metrics: dict[str, list[str]] = {}
+    for name in c.differences:
+        metrics.setdefault(winner(c, name), []).append(name)
     where = f"As given, on the {counted(c.rows)} they share,"
-    if not better_a and not better_b:
+    if set(metrics) == {"–"}:
         return f"{where} {c.a} and {c.b} cannot be told apart on any metric."
-    parts = [f"{name} is better on {what}" for name, what in ((c.a, better_a), (c.b, better_b)) if what]
-    return f"{where} {' and '.join(parts)}; other differences may be chance."
+    parts = [f"{name} is better on {', '.join(metrics[name])}" for name in (c.a, c.b) if name in metrics]
+    if "differs" in metrics:
+        parts.append(f"they differ in {', '.join(metrics['differs'])}")
+    rest = f"; other differences are not beyond chance, corrected for {len(c.differences)} metrics" if "–" in metrics else ""
+    return f"{where} {' and '.join(parts)}{rest}."

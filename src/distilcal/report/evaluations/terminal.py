@@ -14,8 +14,10 @@ from distilcal.metrics import Comparison, MetricValue
 from distilcal.report.console import build_console, print_list, prose_width
 from distilcal.report.evaluations.sentences import next_steps, reading
 from distilcal.report.formatting import format_p_value
+from distilcal.report.verdicts import winner
 from distilcal.selective import counted
 
+COMPARISON_NOTE = "better: the interval excludes 0, and p after Holm's correction for all metrics is below 0.05"
 SHIFT_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "smooth_ece")
 
 
@@ -40,6 +42,7 @@ def show(evaluation: ModelEvaluation, console: Console | None = None) -> None:
         console.print(_shift_table(a))
     if a.comparison is not None:
         console.print(_comparison_table(a.comparison))
+        console.print(Text(COMPARISON_NOTE, style="dim"), width=prose_width(console))
     console.print()
     console.print(Text(" ".join(reading(a))), width=prose_width(console))
     console.print(Text("\nNext", style="bold"))
@@ -96,10 +99,10 @@ def _comparison_table(c: Comparison) -> Table:
     _add_columns(table, [c.a, c.b, "difference", f"{c.level:.0%} interval", "p", "p (Holm)"])
     table.add_column("better")
     for d in c.differences.values():
-        better = {"a": c.a, "b": c.b, None: "–"}[d.better]
+        better = winner(c, d.name)
         numbers = [f"{d.a:.4f}", f"{d.b:.4f}", f"{d.difference:+.4f}", f"[{d.low:+.4f}, {d.high:+.4f}]"]
         numbers += [format_p_value(d.p_value), format_p_value(d.p_holm)]
-        table.add_row(Text(d.name), *map(Text, numbers), Text(better, style="bold" if d.better else "dim"))
+        table.add_row(Text(d.name), *map(Text, numbers), Text(better, style="dim" if better == "–" else "bold"))
     return table
 
 

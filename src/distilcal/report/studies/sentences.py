@@ -8,7 +8,8 @@ from typing import Any
 
 from distilcal.report.charts.marks import MOST_POINTS
 from distilcal.report.charts.study import BAND
-from distilcal.report.studies.cells import arrow, comparison_state, format_difference, format_value, format_with_std, paper_text
+from distilcal.report.studies.cells import arrow, format_difference, format_value, format_with_std, paper_text
+from distilcal.report.verdicts import verdict_words
 from distilcal.selective import counted, in_percent
 
 
@@ -48,7 +49,7 @@ def reading(results: Mapping[str, Any]) -> Iterator[str]:
         differ = sum(bool(d["significant"]) for d in compared) - better - worse
         yield (
             f"Of {counted(len(compared), 'comparison')} with another method, {better:,} are significantly better and {worse:,} "
-            f"worse; {differ:,} differ in a figure that has no better side; the rest may be chance."
+            f"worse; {differ:,} differ in a figure that has no better side; the rest are not beyond chance."
         )
     if results["failures"]:
         yield f"Jobs that failed: {len(results['failures']):,}; the cells that need them are marked in the tables."
@@ -128,8 +129,8 @@ def cell_lines(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[
         yield f"paper: {paper_text(cell, unit=True)}"
     if cell["difference"]:
         d = cell["difference"]
-        verdict = {"better": "better", "worse": "worse", "differs": "significant", "": "may be chance"}[comparison_state(cell)]
-        yield f"against {d['against']}: {format_difference(cell, d)}, {verdict}"
+        words = verdict_words(bool(arrow(cell)), d["better"], d["low"], d["high"], "over the table")
+        yield f"against {d['against']}: {format_difference(cell, d)}, {words}"
     if cell["chosen"]:
         yield f"chosen: {cell['chosen']}"
     if cell["failed"]:

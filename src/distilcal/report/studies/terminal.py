@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from distilcal.report.console import build_console, prose_width
+from distilcal.report.console import build_console, full_width, prose_width
 from distilcal.report.formatting import one_line
 from distilcal.report.studies.cells import (
     SIGNS,
@@ -100,11 +99,11 @@ def _fitting_tables(console: Console, table: Mapping[str, Any]) -> list[Table]:
     all_columns = range(len(table["columns"]))
     for std, paper in ((True, True), (False, True), (False, False)):
         whole = _terminal_table(table, all_columns, std=std, paper=paper)
-        if _full_width(console, whole) <= console.width:
+        if full_width(console, whole) <= console.width:
             return [whole]
     per_part = len(all_columns)
     parts = _split_table(table, per_part)
-    while per_part > 1 and any(_full_width(console, part) > console.width for part in parts):
+    while per_part > 1 and any(full_width(console, part) > console.width for part in parts):
         per_part -= 1
         parts = _split_table(table, per_part)
     return parts
@@ -115,11 +114,6 @@ def _split_table(table: Mapping[str, Any], per_part: int) -> list[Table]:
     count = len(table["columns"])
     starts = range(0, count, max(per_part, 1))
     return [_terminal_table(table, range(i, min(i + per_part, count)), std=False, paper=False) for i in starts]
-
-
-def _full_width(console: Console, table: Table) -> int:
-    """The width of a table of which nothing is cut off."""
-    return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
 def _terminal_table(table: Mapping[str, Any], columns: Sequence[int], *, std: bool, paper: bool) -> Table:
