@@ -17,7 +17,7 @@ from distilcal.runs import RunSummary
 
 NAME_WIDTH = {" ": 40, "\n": 18}  # of the column of models, by what separates intervals; longer names take several lines
 # The columns that a narrow window leaves out, first to last.
-LEAST_NEEDED = ("Brier", "size", "of those right", "accepted", "ms", "NLL", "ECE calibrated")
+LEAST_NEEDED = (("Brier",), ("size",), ("accepted", "of those right"), ("ms",), ("NLL",), ("ECE calibrated",))
 
 
 def show_runs(summary: RunSummary, console: Console | None = None) -> None:
@@ -37,7 +37,7 @@ def show_runs(summary: RunSummary, console: Console | None = None) -> None:
         table, hidden = _fitting_table(summary, split, console)
         left_out |= dict.fromkeys(hidden)
         console.print(table)
-    note = "in brackets: 95% bootstrap intervals; * beyond what a perfectly calibrated model would show"
+    note = "with 95% bootstrap intervals; * beyond what a perfectly calibrated model would show"
     if left_out:
         note += f"; a wider window also shows {', '.join(left_out)}"
     console.print(Text(note, style="dim"), width=prose_width(console))
@@ -54,11 +54,13 @@ def _fitting_table(summary: RunSummary, split: str, console: Console) -> tuple[T
     table = _terminal_table(summary, split, separator=" ")
     if full_width(console, table) <= console.width:
         return table, ()
-    for count in range(len(LEAST_NEEDED) + 1):
-        table = _terminal_table(summary, split, separator="\n", hidden=LEAST_NEEDED[:count])
+    hidden: tuple[str, ...] = ()
+    for titles in ((), *LEAST_NEEDED):
+        hidden += titles
+        table = _terminal_table(summary, split, separator="\n", hidden=hidden)
         if full_width(console, table) <= console.width:
             break
-    return table, LEAST_NEEDED[:count]
+    return table, hidden
 
 
 def _terminal_table(summary: RunSummary, split: str, *, separator: str, hidden: Collection[str] = ()) -> Table:
@@ -94,7 +96,9 @@ def _accepted_accuracy(row: Mapping[str, Any]) -> str:
 
 def _with_interval(metric: Mapping[str, Any], separator: str) -> str:
     mark = "*" if metric.get("beyond_chance") else ""
-    return f"{_number(metric['value'])}{mark}{separator}[{_number(metric['low'])}, {_number(metric['high'])}]"
+    value, low, high = (_number(metric[key]) for key in ("value", "low", "high"))
+    interval = f"[{low}, {high}]" if separator == " " else f"{low}–{high}"
+    return f"{value}{mark}{separator}{interval}"
 
 
 def _number(value: float | None) -> str:
