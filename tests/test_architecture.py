@@ -33,6 +33,7 @@ ORDER = [
     "training",
     "pipeline",
     "export",
+    "inference.teachers",
     "study",
     "serve",
     "api",
@@ -41,8 +42,9 @@ ORDER = [
     "__main__",
 ]
 USES_TORCH = {"losses", "models", "views", "training", "integrations", "pipeline", "export", "study"}
-# Predictions.load and .save open files when they are called; nothing else looks ahead.
-LOOKS_AHEAD = {("predictions", "io.predictions")}
+# Predictions.load and .save open files when they are called, and a student loads the teacher that it defers to; nothing else
+# looks ahead.
+LOOKS_AHEAD = {("predictions", "io.predictions"), ("inference", "inference.teachers")}
 
 
 def imported(path: Path) -> set[str]:

@@ -1,8 +1,9 @@
 """The errors that distilcal raises on purpose. Everything else that escapes is a fault of ours.
 
 `InputError` is for values and files of the user, `MissingDependencyError` for an optional package that is not installed,
-`TrainingError` for training that diverged, `StoreError` for a store that cannot be used. All of them say what is wrong, where,
-and what to do; the command line prints them as one line and exits with code 2.
+`TrainingError` for training that diverged, `StoreError` for a store that cannot be used, `TeacherError` for a teacher that was
+asked and gave no answer. All of them say what is wrong, where, and what to do; the command line prints them as one line and
+exits with code 2.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ class TrainingError(DistilcalError, RuntimeError):
 
 class StoreError(DistilcalError, RuntimeError):
     """The store or the folder of a run cannot be used: it is locked, damaged or of another format."""
+
+
+class TeacherError(DistilcalError, RuntimeError):
+    """A teacher that was asked about examples failed, cannot be reached, or gave an answer that cannot be used."""
 
 
 def list_names(names: Sequence[object], limit: int = 8) -> str:

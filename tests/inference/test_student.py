@@ -44,7 +44,7 @@ def test_what_cannot_be_promised_is_handed_over():
     model = student(dev=dev_rows())
     lowest = model.threshold(0.9).confidence
     answers = model.predict(["abcdef", "a" * 30], accuracy=0.9)
-    assert answers[0] == Answer(None, pytest.approx(1 / (1 + np.exp(-1))))
+    assert answers[0] == Answer(None, pytest.approx(1 / (1 + np.exp(-1))), None, True)
     assert answers[0].confidence < lowest < answers[1].confidence
     assert answers[1].label == "long"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,11 @@ from distilcal.calibrate import Calibrator
 from distilcal.data.convert import as_inputs as as_inputs
 from distilcal.data.dataset import Dataset
 from distilcal.errors import InputError
+from distilcal.inference.deferral import Acceptance, Answer, DeferralTeacher, accept_from, ask_about, merge_answers
 from distilcal.predictions import FloatArray, Predictions
 from distilcal.selective import Threshold, threshold
 
 OnProgress = Callable[[int, int], None]  # examples done, examples in all
-
-
-class Answer(NamedTuple):
-    """An answer with its confidence; the label is None where the example is handed over."""
-
-    label: str | None
-    confidence: float
 
 
 class Backend(Protocol):
@@ -108,52 +102,137 @@ class Student:
         InputError
             If the examples are not of the kind that the model reads.
         """
-        if isinstance(inputs, list | tuple | np.ndarray) and not len(inputs):
+        if _is_empty(inputs):
             return np.zeros((0, len(self.classes)))
         return self.predictions(self.as_dataset(inputs), on_progress=on_progress).probs
 
     @overload
-    def predict(self, inputs: Any, *, accuracy: None = None, on_progress: OnProgress | None = None) -> list[str]: ...
+    def predict(self, inputs: Any, *, on_progress: OnProgress | None = None) -> list[str]: ...
 
     @overload
-    def predict(self, inputs: Any, *, accuracy: float, on_progress: OnProgress | None = None) -> list[Answer]: ...
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        accuracy: float | None = None,
+        confidence: float | None = None,
+        defer_to: Any = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[Answer]: ...
 
     def predict(
-        self, inputs: Any, *, accuracy: float | None = None, on_progress: OnProgress | None = None
+        self,
+        inputs: Any,
+        *,
+        accuracy: float | None = None,
+        confidence: float | None = None,
+        defer_to: Any = None,
+        on_progress: OnProgress | None = None,
     ) -> list[str] | list[Answer]:
-        """Return the most probable class of each example.
+        """Return the most probable class of each example, or leave what is doubtful to a teacher or a human.
 
         Parameters
         ----------
         inputs : list of str, list of pairs, array, or Dataset
             The examples; see `as_inputs`.
         accuracy : float, optional
-            Required accuracy, such as 0.95: answers whose confidence cannot promise it are handed over. The threshold is chosen
+            Required accuracy, such as 0.95: answers whose confidence cannot promise it are deferred. The threshold is chosen
             on dev by `distilcal.selective.threshold`; it holds for data like dev, with 95 % confidence.
+        confidence : float, optional
+            The threshold itself, in place of ``accuracy``: answers of lower confidence are deferred.
+        defer_to : Student, str, Path, model, classifier or callable, optional
+            Who answers what is deferred: another student or the path of one, the URL of a ``distilcal serve``, a model or
+            pipeline of transformers, a classifier of scikit-learn, or a function from a list of inputs to labels (None for no
+            answer) or to probabilities in the order of ``classes``. It gets the deferred examples in one call, equal ones once.
+            Without ``accuracy`` and ``confidence``, the accuracy is the one that the run required.
         on_progress : callable, optional
             Called with the number of examples done and the number of all.
 
         Returns
         -------
         list of str, or list of Answer
-            Class names; with ``accuracy`` pairs of label and confidence, the label None where the example is handed over.
+            Class names; with one of ``accuracy``, ``confidence`` and ``defer_to``, for each example its label, confidence, who
+            answered, and whether it was deferred. The label is None where nobody answered.
 
         Raises
         ------
         InputError
-            If the examples are not of the kind that the model reads, or ``accuracy`` is asked of a model without dev rows.
+            If the examples are not of the kind that the model reads, ``accuracy`` is asked of a model without dev rows, or the
+            teacher cannot answer for this student.
+        TeacherError
+            If the teacher fails, or gives an answer that cannot be used.
+
+        Examples
+        --------
+        >>> class Length:
+        ...     def compute_logits(self, data, on_progress=None):
+        ...         return np.array([[0.0, len(text) - 5.0] for text in data.inputs.text])
+        >>> student = Student(Length(), ("short", "long"), "texts")
+        >>> answers = student.predict(["a long film", "films"], confidence=0.8, defer_to=lambda texts: ["short"] * len(texts))
+        >>> [(answer.label, answer.answered_by) for answer in answers]
+        [('long', 'student'), ('short', 'teacher')]
         """
-        lowest = None if accuracy is None else self.threshold(accuracy)
-        probs = self.predict_proba(inputs, on_progress=on_progress)
-        labels = [self.classes[k] for k in probs.argmax(axis=1)]
-        if lowest is None:
-            return labels
-        confidence = probs.max(axis=1)
-        accepted = np.zeros(len(probs), dtype=bool)
-        if lowest.confidence is not None:
-            accepted = confidence >= lowest.confidence
-        answers = zip(labels, confidence.tolist(), accepted.tolist(), strict=True)
-        return [Answer(label if is_accepted else None, value) for label, value, is_accepted in answers]
+        if accuracy is None and confidence is None and defer_to is None:
+            return [self.classes[k] for k in self.predict_proba(inputs, on_progress=on_progress).argmax(axis=1)]
+        acceptance = self.acceptance(accuracy=accuracy, confidence=confidence)
+        teacher = None if defer_to is None else self.teacher(defer_to)
+        if _is_empty(inputs):
+            return []
+        data = self.as_dataset(inputs)
+        probs = self.predictions(data, on_progress=on_progress).probs
+        deferred = acceptance.defers(probs.max(axis=1))
+        answer = None
+        if teacher is not None and deferred.any():
+            answer = ask_about(teacher, data.select(deferred))
+        return merge_answers(self.classes, probs, deferred, answer).to_list()
+
+    def acceptance(self, *, accuracy: float | None = None, confidence: float | None = None) -> Acceptance:
+        """Return which of its answers the student keeps.
+
+        Parameters
+        ----------
+        accuracy : float, optional
+            The accuracy that these answers should have; by default the one that the student's run required.
+        confidence : float, optional
+            The lowest confidence of these answers, in place of an accuracy.
+
+        Returns
+        -------
+        Acceptance
+
+        Raises
+        ------
+        InputError
+            If both are given, one is not between 0 and 1, or there are no dev rows to choose a threshold on.
+        """
+        if confidence is None:
+            chosen = self.threshold(self.required_accuracy if accuracy is None else accuracy)
+            return Acceptance(chosen.confidence, chosen.message, accuracy=chosen.target_accuracy)
+        if accuracy is not None:
+            raise InputError("accuracy and confidence both choose the threshold", remedy="give one of them")
+        return accept_from(confidence)
+
+    def teacher(self, defer_to: Any) -> DeferralTeacher:
+        """Return who answers what is deferred, after checking that its classes are those of the student.
+
+        Parameters
+        ----------
+        defer_to : object
+            See `predict`.
+
+        Returns
+        -------
+        DeferralTeacher
+            It may be given to `predict` again, so that a model is loaded once.
+
+        Raises
+        ------
+        InputError
+            If it cannot answer for this student.
+        """
+        from distilcal.inference.teachers import as_deferral_teacher
+
+        return as_deferral_teacher(defer_to, self)
 
     def threshold(self, accuracy: float = 0.95) -> Threshold:
         """Return the confidence from which answers have a required accuracy.
@@ -215,3 +294,7 @@ class Student:
         if data.input_kind != self.input_kind:
             raise InputError(f"{self.name} reads {self.input_kind}, got {data.input_kind}", remedy=f"give {self.input_kind}")
         return data
+
+
+def _is_empty(inputs: Any) -> bool:
+    return isinstance(inputs, list | tuple | np.ndarray) and not len(inputs)

@@ -7,7 +7,7 @@ to the function's own code, the plain values that it is built with, and to the c
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.data.convert import label_text
-from distilcal.data.dataset import Choices, Dataset, Images, Texts, Vectors
 from distilcal.data.splits import Splits
 from distilcal.errors import InputError, list_names
+from distilcal.inference.called import check_probs, plain_inputs
 from distilcal.io.atomic import atomic_write, open_npz
 from distilcal.io.folders import digest
 from distilcal.pipeline.logs import main_process_logger
-from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, Predictions
+from distilcal.predictions import FloatArray, Predictions
 
 CHUNK = 1000  # examples that a teacher is asked about at once
 ANSWERS = "answers"  # folder of the chunks that an interrupted call has answered
@@ -140,7 +140,7 @@ def ask_teacher(
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
             where = f"teacher {teacher.name}, {len(chunk):,} examples of {data.name} from row {int(chunk[0]):,}"
-            probs = _checked(teacher.predict(_examples(data, chunk)), len(chunk), classes, where)
+            probs = check_probs(teacher.predict(plain_inputs(data.inputs.take(chunk))), len(chunk), classes, where)
             answers.add(data.content_keys[chunk], probs)
             if on_progress is not None:
                 on_progress(answers.count, total)
@@ -212,50 +212,6 @@ def _classes(teacher: AskedTeacher, labels: tuple[str, ...], classes: tuple[str,
             remedy="name the classes of its columns in order, as teacher_labels=[...]",
         )
     return names
-
-
-def _examples(data: Dataset, rows: NDArray[np.int64]) -> Any:
-    """The inputs of some rows as a teacher takes them."""
-    inputs = data.inputs.take(rows)
-    if isinstance(inputs, Images):
-        return inputs.pixels
-    if isinstance(inputs, Vectors):
-        return inputs.values
-    if isinstance(inputs, Choices):
-        return list(zip(inputs.prompt.tolist(), inputs.endings.tolist(), strict=True))
-    assert isinstance(inputs, Texts)
-    if inputs.pair is None:
-        return inputs.text.tolist()
-    return list(zip(inputs.text.tolist(), inputs.pair.tolist(), strict=True))
-
-
-def _checked(answer: Any, count: int, classes: Sequence[str], where: str) -> FloatArray:
-    """Return an answer as an array of distributions, or raise an InputError that names the chunk."""
-    if hasattr(answer, "detach"):  # a tensor
-        answer = answer.detach().cpu()
-    try:
-        probs: FloatArray = np.asarray(answer, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"expected an array of probabilities, got {type(answer).__name__}",
-            source=where,
-            remedy="return one of shape (N, K)",
-        ) from None
-    if probs.shape != (count, len(classes)):
-        raise InputError(
-            f"expected probabilities of shape ({count}, {len(classes)}), got {probs.shape}",
-            source=where,
-            remedy=f"return one row for each example, and one column for each of {list_names(classes)}",
-        )
-    valid = np.isfinite(probs).all(axis=1) & (probs >= 0).all(axis=1) & (np.abs(probs.sum(axis=1) - 1) <= ROW_SUM_TOLERANCE)
-    if not valid.all():
-        row = int((~valid).argmax())
-        raise InputError(
-            f"row {row} of the answer, {probs[row].round(6).tolist()}, is no distribution",
-            source=where,
-            remedy="return probabilities that are finite and sum to 1",
-        )
-    return probs
 
 
 # ---- identity of a function --------------------------------------------------------------------------------------------

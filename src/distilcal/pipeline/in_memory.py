@@ -23,6 +23,7 @@ from distilcal.data.splits import Splits
 from distilcal.data.table_source import Columns
 from distilcal.data.writing import file_suffix, write_dataset
 from distilcal.errors import InputError
+from distilcal.inference.called import bare_model
 from distilcal.models.pretrained import load_tokenizer, quiet_transformers
 from distilcal.pipeline.asking import AskedTeacher, OnProgress, ask_teacher, callable_teacher, estimator_teacher
 from distilcal.predictions import Predictions
@@ -146,7 +147,7 @@ class InMemory:
                 source=name,
                 remedy="give a folder, a hub name or a model of transformers",
             )
-        _tokenizer(model, name)
+        model_tokenizer(model, name)
         source = str(self.folder / name)
         self.models[source] = model
         return source
@@ -241,7 +242,7 @@ def is_model(value: Any) -> bool:
     -------
     bool
     """
-    return _bare_model(value) is not None
+    return bare_model(value) is not None
 
 
 def model_config(model: Any) -> dict[str, Any]:
@@ -256,20 +257,29 @@ def model_config(model: Any) -> dict[str, Any]:
     -------
     dict
     """
-    model = _bare_model(model)
+    model = bare_model(model)
     return {**model.config.to_dict(), "architectures": [type(model).__name__]}
 
 
-def _bare_model(value: Any) -> Any:
-    """The model itself, or that of a pipeline; None if it is neither. Some models call their encoder ``model`` too."""
-    for model in (value, getattr(value, "model", None)):
-        if hasattr(model, "save_pretrained") and hasattr(model, "config"):
-            return model
-    return None
+def model_tokenizer(model: Any, name: str) -> Any:
+    """Return the tokenizer of a model: its own, or the one in the folder or hub repository that it was loaded from.
 
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel or pipeline
+        The model.
+    name : str
+        Name of the argument, for messages.
 
-def _tokenizer(model: Any, name: str) -> Any:
-    """The tokenizer of a model: its own, or the one in the folder or hub repository that it was loaded from."""
+    Returns
+    -------
+    transformers.PreTrainedTokenizerBase
+
+    Raises
+    ------
+    InputError
+        If its tokenizer is not known.
+    """
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is not None:
         return tokenizer
@@ -296,8 +306,8 @@ def _save_model(model: Any, folder: Path) -> Path:
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
     try:
         with quiet_transformers():
-            _bare_model(model).save_pretrained(temporary)
-            _tokenizer(model, folder.name).save_pretrained(temporary)
+            bare_model(model).save_pretrained(temporary)
+            model_tokenizer(model, folder.name).save_pretrained(temporary)
         os.chmod(temporary, 0o755)  # mkdtemp creates private folders
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
