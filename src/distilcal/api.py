@@ -308,8 +308,8 @@ def load(path: str | Path, stage: str = "") -> Student:
     Parameters
     ----------
     path : str or Path
-        The folder of a finished run; a folder written by ``student.save_pretrained``; a folder or hub name of transformers; or
-        an .onnx file written by ``student.export_onnx``, which needs neither torch nor transformers.
+        The folder of a finished run, or of one of its stages; a folder written by ``student.save_pretrained``; a folder or hub
+        name of transformers; or an .onnx file written by ``student.export_onnx``, which needs neither torch nor transformers.
     stage : str, default ""
         Which model of a run; its student by default.
 
@@ -325,7 +325,9 @@ def load(path: str | Path, stage: str = "") -> Student:
     MissingDependencyError
         If a package is missing that runs the model.
     """
-    if Path(path).suffix.lower() == ".onnx":
+    from distilcal.inference.student import model_path
+
+    if model_path(path).suffix.lower() == ".onnx":
         if stage:
             raise InputError("an .onnx holds one model", source=str(path), remedy="leave out stage")
         from distilcal.inference.onnx import load_onnx

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny import reviews, save_model, write_csv
 
+import distilcal as dc
 from distilcal import Predictions
 from distilcal.calibrate import load_calibrator
 from distilcal.errors import InputError
@@ -49,6 +50,26 @@ def test_what_cannot_be_loaded_is_one_clear_error(run, tmp_path):
         load_student(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         load_student(tmp_path / "nothing")
+    (tmp_path / "notes.txt").write_text("a file")
+    with pytest.raises(InputError, match=r"notes\.txt: this file is not a model; give the folder of one, or an \.onnx"):
+        load_student(tmp_path / "notes.txt")
+    (tmp_path / "run" / "nothing").mkdir(parents=True)
+    shutil.copy(run / "metrics.json", tmp_path / "run")
+    with pytest.raises(InputError, match="no stage 'nothing'.*teacher, student"):
+        load_student(tmp_path / "run" / "nothing")
+
+
+@pytest.mark.parametrize("source", [None, 3, "", ["runs/reviews"], b"runs"], ids=repr)
+def test_what_is_no_path_is_one_clear_error(source):
+    for load in (dc.load, load_student):
+        with pytest.raises(InputError, match="expected the path of a model, got .*; give the folder of a run"):
+            load(source)
+
+
+def test_a_stage_is_loaded_by_its_folder(run):
+    by_folder, by_name = dc.load(run / "teacher"), load_student(run, "teacher")
+    assert by_folder.source == by_name.source
+    np.testing.assert_array_equal(by_folder.predict_proba(["a great film"]), by_name.predict_proba(["a great film"]))
 
 
 def test_threads_that_share_a_student_take_turns(tmp_path):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from served import dev_rows, length_student
+from served import dev_rows, length_student, undecided_student
 from small_onnx import write_word_student
 
 from distilcal.data import Dataset, texts
@@ -153,11 +153,7 @@ def test_the_classes_of_another_student_are_matched_by_name():
 
 
 def test_a_teacher_may_know_fewer_classes_but_no_others():
-    class ThreeWays:
-        def compute_logits(self, data, on_progress=None):
-            return np.zeros((len(data), 3))
-
-    student = Student(ThreeWays(), ("medium", "long", "short"), "texts")
+    student = undecided_student(("medium", "long", "short"))
     assert student.predict(["abcdef"], confidence=SURE, defer_to=Student(Ends(), ("short", "long"), "texts"))[0].label == "long"
     with pytest.raises(InputError, match="the student does not know the class 'medium'; use the names of its classes"):
         length_student().predict(["abc"], confidence=SURE, defer_to=student)
@@ -194,12 +190,8 @@ def test_classifiers_of_scikit_learn_answer():
 
 
 def test_an_onnx_is_a_teacher_by_its_path(tmp_path):
-    class Undecided:
-        def compute_logits(self, data, on_progress=None):
-            return np.zeros((len(data), 2))
-
     path = write_word_student(tmp_path / "words.onnx")
-    student = Student(Undecided(), ("pos", "neg"), "texts")
+    student = undecided_student(("pos", "neg"))
     for teacher in (path, str(path), student.teacher(path)):
         assert [answer.label for answer in student.predict(["bad", "good"], confidence=SURE, defer_to=teacher)] == [
             "neg",
@@ -219,15 +211,11 @@ def test_teachers_are_checked_before_the_student_runs():
 
 
 def test_pairs_and_vectors_are_given_as_they_came():
-    class Undecided:
-        def compute_logits(self, data, on_progress=None):
-            return np.zeros((len(data), 2))
-
     teacher = Teacher()
-    Student(Undecided(), ("short", "long"), "texts").predict([("a", "b"), ("c", "d")], confidence=SURE, defer_to=teacher)
+    undecided_student().predict([("a", "b"), ("c", "d")], confidence=SURE, defer_to=teacher)
     assert teacher.calls == [[("a", "b"), ("c", "d")]]
     teacher = Teacher()
-    Student(Undecided(), ("short", "long"), "vectors").predict(np.eye(3), confidence=SURE, defer_to=teacher)
+    undecided_student(input_kind="vectors").predict(np.eye(3), confidence=SURE, defer_to=teacher)
     assert teacher.calls[0].tolist() == np.eye(3).tolist()
 
 

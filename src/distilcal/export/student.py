@@ -19,7 +19,7 @@ from distilcal.errors import InputError
 from distilcal.export.report import ExportReport
 from distilcal.inference import Student
 from distilcal.inference.onnx import decode_dev_rows
-from distilcal.inference.student import OnProgress
+from distilcal.inference.student import OnProgress, model_path
 from distilcal.io.atomic import read_json
 from distilcal.models.classifier import CARD, Classifier, load_classifier
 from distilcal.models.inputs import ImageInputs, TokenInputs, VectorInputs, usable_length
@@ -250,8 +250,8 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
     Parameters
     ----------
     path : str or Path
-        The folder of a finished run; a folder written by ``student.save_pretrained``; or a folder or hub name of a
-        transformers model with a classification head, which comes without calibration and without dev rows.
+        The folder of a finished run, or of one of its stages; a folder written by ``student.save_pretrained``; or a folder or
+        hub name of a transformers model with a classification head, which comes without calibration and without dev rows.
     stage : str, default ""
         Which model of a run; its student by default.
 
@@ -265,8 +265,11 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
     InputError
         If there is no model, or the run has no such stage.
     """
-    folder = Path(path)
-    if folder.is_dir() and not any((folder / name).exists() for name in MODEL_FILES):
+    folder = model_path(path)
+    holds_model = any((folder / name).exists() for name in MODEL_FILES)
+    if not stage and not holds_model and (folder.parent / "metrics.json").exists() and folder.is_dir():
+        folder, stage, holds_model = folder.parent, folder.name, True
+    if folder.is_dir() and not holds_model:
         raise InputError(
             "this is not the folder of a finished run, nor of a saved model",
             source=str(path),

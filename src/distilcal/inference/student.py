@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -294,6 +295,39 @@ class Student:
         if data.input_kind != self.input_kind:
             raise InputError(f"{self.name} reads {self.input_kind}, got {data.input_kind}", remedy=f"give {self.input_kind}")
         return data
+
+
+def model_path(source: Any) -> Path:
+    """Return where a model is, after checking that it can be one.
+
+    Parameters
+    ----------
+    source : str or Path
+        A folder, an .onnx, or a hub name.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    InputError
+        If it is no path, or a file that is not an .onnx.
+
+    Examples
+    --------
+    >>> model_path("student.onnx").suffix
+    '.onnx'
+    """
+    if not isinstance(source, str | Path) or not str(source).strip():
+        raise InputError(
+            f"expected the path of a model, got {source!r:.60}",
+            remedy="give the folder of a run or of a saved model, or an .onnx",
+        )
+    path = Path(source)
+    if path.is_file() and path.suffix.lower() != ".onnx":
+        raise InputError("this file is not a model", source=str(source), remedy="give the folder of one, or an .onnx")
+    return path
 
 
 def _is_empty(inputs: Any) -> bool:
