@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from distilcal.predictions import FloatArray
 
 BISECTIONS = 60
+NUISANCE_RATES = 24  # at which the largest p-value is looked for
 
 
 def paired_rate_interval(gains: ArrayLike, losses: ArrayLike, rows: int, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
@@ -88,3 +89,85 @@ def paired_score(gains: FloatArray, losses: FloatArray, rows: int, difference: A
     with np.errstate(divide="ignore", invalid="ignore"):
         score: FloatArray = np.where(np.abs(excess) < 1e-9, 0.0, excess / np.sqrt(variance))
     return score
+
+
+def loss_p_value(losses: int, gains: int, rows: int, max_loss: float, *, nuisance_error: float) -> float:
+    """Compute an exact p-value against "the rate of losses exceeds the rate of gains by more than ``max_loss``".
+
+    A row is a loss, a gain or neither. The p-value is the largest probability, over all rates of gains, of counts whose score
+    statistic is at least that of the counts seen, if the rates differ by exactly ``max_loss``. Rates of gains outside
+    their exact interval are left out, and the error probability of that interval is added (Berger and Boos 1994). The set of
+    such counts holds with any count all with fewer losses, so larger differences make it less probable.
+
+    Parameters
+    ----------
+    losses, gains : int
+        Numbers of rows that are a loss, and a gain.
+    rows : int
+        Number of all rows.
+    max_loss : float
+        The difference of the two rates that is tested, in (0, 1).
+    nuisance_error : float
+        Error probability of the interval of the rate of gains; the p-value cannot be smaller.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(loss_p_value(0, 0, 600, 0.005, nuisance_error=0.0005), 4), loss_p_value(6, 3, 600, 0.005, nuisance_error=0.0005)
+    (0.0499, 1.0)
+    """
+    from scipy.special import betaincinv
+
+    score = float(paired_score(np.array(float(gains)), np.array(float(losses)), rows, -max_loss))
+    if score <= 0:
+        return 1.0
+    low = betaincinv(gains, rows - gains + 1, nuisance_error / 2) if gains else 0.0
+    high = betaincinv(gains + 1, rows - gains, 1 - nuisance_error / 2) if gains < rows else 1.0
+    high = min(high, (1 - max_loss) / 2)
+    gain_rates = np.linspace(np.sqrt(min(low, high)), np.sqrt(high), NUISANCE_RATES)[:, None] ** 2  # (Q, 1)
+    possible = _likely_counts(rows, float(gain_rates[0, 0]), float(gain_rates[-1, 0]))  # (C,)
+    most_losses = _most_losses(possible, rows, max_loss, score)
+    gain_probs = _binomial_pmf(possible, rows, gain_rates)  # (Q, C)
+    loss_probs = _binomial_cdf(most_losses, rows - possible, (gain_rates + max_loss) / (1 - gain_rates))
+    left_out = np.maximum(1 - gain_probs.sum(axis=1), 0.0)
+    p_values = (gain_probs * loss_probs).sum(axis=1) + left_out
+    return min(float(p_values.max()) + nuisance_error, 1.0)
+
+
+def _likely_counts(rows: int, low_rate: float, high_rate: float) -> FloatArray:
+    """Return the counts that have a noticeable probability at some of the rates."""
+    low, high = rows * low_rate, rows * high_rate
+    first = max(int(low - 7 * np.sqrt(low) - 15), 0)
+    last = min(int(high + 7 * np.sqrt(high) + 15), rows)
+    return np.arange(first, last + 1, dtype=np.float64)
+
+
+def _most_losses(gains: FloatArray, rows: int, max_loss: float, score: float) -> FloatArray:
+    """Return for each number of gains the most losses whose score is at least this one; -1 if there is none."""
+    passing, failing = np.full_like(gains, -1.0), rows - gains + 1
+    while (failing - passing > 1).any():
+        middle = np.floor((passing + failing) / 2)
+        passes = paired_score(gains, np.maximum(middle, 0), rows, -max_loss) >= score - 1e-9
+        passes |= middle < 0
+        passing, failing = np.where(passes, middle, passing), np.where(passes, failing, middle)
+    return passing
+
+
+def _binomial_pmf(count: FloatArray, trials: int, rate: FloatArray) -> FloatArray:
+    from scipy.special import gammaln, xlog1py, xlogy
+
+    choices = gammaln(trials + 1) - gammaln(count + 1) - gammaln(trials - count + 1)
+    probs: FloatArray = np.exp(choices + xlogy(count, rate) + xlog1py(trials - count, -rate))
+    return probs
+
+
+def _binomial_cdf(count: FloatArray, trials: FloatArray, rate: FloatArray) -> FloatArray:
+    """Return the probability of at most ``count`` hits, where ``count`` may be -1."""
+    from scipy.special import betainc
+
+    inside = betainc(np.maximum(trials - count, 1), np.maximum(count, 0) + 1, 1 - rate)
+    probs: FloatArray = np.where(count < 0, 0.0, np.where(count >= trials, 1.0, inside))
+    return probs

@@ -103,9 +103,8 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
     >>> limit.reached, 0.75 < limit.confidence < 0.9
     (True, True)
     """
-    for name, value in (("accuracy", accuracy), ("confidence", confidence)):
-        if not 0 < value < 1:
-            raise InputError(f"{name} {value} is not between 0 and 1", remedy="give a fraction such as 0.95")
+    check_share("accuracy", accuracy)
+    check_share("confidence", confidence)
     from scipy.special import betainc
 
     curve = risk_coverage(predictions)
@@ -165,3 +164,17 @@ def _reached(curve: RiskCoverage, at: int, guaranteed: float, accuracy: float, c
         level=confidence,
         message=message,
     )
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise an InputError unless a value is between 0 and 1.
+
+    Parameters
+    ----------
+    name : str
+        What the value is, for the message.
+    value : float
+        The value.
+    """
+    if not 0 < value < 1:
+        raise InputError(f"{name} {value} is not between 0 and 1", remedy="give a fraction such as 0.95")
