@@ -8,7 +8,7 @@ from samples import make
 
 from distilcal import InputError
 from distilcal.evaluation import compare_models, evaluate_splits
-from distilcal.io.atomic import write_json
+from distilcal.io.atomic import read_json, write_json
 from distilcal.metrics import reliability
 from distilcal.predictions import Predictions
 from distilcal.runs import evaluation_to_json, main_stage, read_run, summarise_runs
@@ -27,7 +27,7 @@ def write_run(folder, name, *, seed, rows=60):
     diagrams = {stage: {"test": {"given": reliability(p)}} for stage, p in predictions.items()}
     comparisons = compare_models(predictions["student"], [predictions["teacher"]], resamples=50)
     stages = {"teacher": {"teacher": None, "sets": {}}, "student": {"teacher": "teacher", "sets": {}}}
-    write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons))
+    write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, {"test": comparisons, "away": []}))
     write_json(folder / "metrics.json", {"name": name, "ood": ["away"], "stages": stages})
     return diagrams, comparisons
 
@@ -36,6 +36,7 @@ def test_stored_evaluation_is_read_back_unchanged(tmp_path):
     diagrams, comparisons = write_run(tmp_path, "first", seed=1)
     run = read_run(tmp_path)
     assert list(run.comparisons) == comparisons
+    assert run.calibrated_comparisons == {"test": tuple(comparisons), "away": ()}
     stored, expected = run.diagrams["student"]["test"]["given"], diagrams["student"]["test"]["given"]
     for field in dataclasses.fields(expected):
         np.testing.assert_array_equal(getattr(stored, field.name), getattr(expected, field.name))
@@ -46,7 +47,7 @@ def test_infinite_and_undefined_numbers_are_read_back(tmp_path):
     _, [comparison] = write_run(tmp_path, "first", seed=1)
     infinite = dataclasses.replace(comparison["nll"], a=np.inf, difference=np.nan, low=-np.inf, high=np.inf)
     comparison = dataclasses.replace(comparison, differences={"nll": infinite})
-    write_json(tmp_path / "evaluation.json", evaluation_to_json({}, [comparison]))
+    write_json(tmp_path / "evaluation.json", evaluation_to_json({}, [comparison], {}))
     read = read_run(tmp_path).comparisons[0]["nll"]
     assert (read.a, read.low, read.high) == (np.inf, -np.inf, np.inf)
     assert np.isnan(read.difference)
@@ -58,6 +59,7 @@ def test_main_model_is_compared_within_and_across_runs(tmp_path):
     alone = summarise_runs([read_run(tmp_path / "a")])
     assert [(c.a, c.b) for c in alone.comparisons] == [("teacher", "student")]
     assert alone.sets == ("test", "away")
+    assert alone.calibrated_comparisons == {"test": alone.comparisons, "away": ()}
     both = summarise_runs([read_run(tmp_path / "a"), read_run(tmp_path / "b")])
     assert [c.a for c in both.comparisons] == ["first: teacher", "second: teacher", "second: student"]
     assert {c.b for c in both.comparisons} == {"first: student"}
@@ -70,6 +72,14 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
     write_run(tmp_path / "b", "same", seed=2)
     titles = [model.title for model in summarise_runs([read_run(tmp_path / "a"), read_run(tmp_path / "b")]).models]
     assert titles[0] == f"{tmp_path / 'a'}: teacher"
+
+
+def test_runs_without_calibrated_comparisons_are_read(tmp_path):
+    write_run(tmp_path, "first", seed=1)
+    stored = read_json(tmp_path / "evaluation.json")
+    del stored["calibrated_comparisons"]
+    write_json(tmp_path / "evaluation.json", stored)
+    assert summarise_runs([read_run(tmp_path)]).calibrated_comparisons == {}
 
 
 def test_unfinished_and_older_runs_are_refused(tmp_path):

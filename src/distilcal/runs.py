@@ -7,7 +7,7 @@ the main one with the others. ``distilcal.report.runs`` shows the summary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,15 @@ class Run:
         Reliability diagrams by stage, split and state (``"given"`` or ``"calibrated"``).
     comparisons : tuple of Comparison
         The main model against each of the others on test, as trained; named after the stages.
+    calibrated_comparisons : mapping of str to tuple of Comparison
+        The same on every split, with calibrated predictions where a model was calibrated; empty for runs of earlier versions.
     """
 
     folder: Path
     facts: Mapping[str, Any]
     diagrams: Diagrams
     comparisons: tuple[Comparison, ...]
+    calibrated_comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)
 
     @property
     def main(self) -> str:
@@ -119,6 +122,8 @@ class RunSummary:
         The names of the splits that are shown, test first.
     comparisons : tuple of Comparison
         The main model (``b``) against the others (``a``) on test, as trained; named after the models' titles.
+    calibrated_comparisons : mapping of str to tuple of Comparison
+        The main model against the others of its run on every split, calibrated; empty for runs of earlier versions.
     """
 
     runs: tuple[Run, ...]
@@ -126,6 +131,7 @@ class RunSummary:
     main: RunModel
     sets: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
+    calibrated_comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)
 
 
 def main_stage(stages: Mapping[str, Any]) -> str:
@@ -192,8 +198,11 @@ def read_run(folder: Path) -> Run:
         }
         for stage, splits in stored["reliability"].items()
     }
-    comparisons = tuple(_comparison_from_json(comparison) for comparison in stored["comparisons"])
-    return Run(folder, read_json(folder / "metrics.json"), diagrams, comparisons)
+    comparisons = _comparisons_from_json(stored["comparisons"])
+    calibrated = {
+        split: _comparisons_from_json(of_split) for split, of_split in stored.get("calibrated_comparisons", {}).items()
+    }
+    return Run(folder, read_json(folder / "metrics.json"), diagrams, comparisons, calibrated)
 
 
 def summarise_runs(runs: Sequence[Run]) -> RunSummary:
@@ -219,18 +228,23 @@ def summarise_runs(runs: Sequence[Run]) -> RunSummary:
     own = {model.stage: model for model in models if model.run is first}
     main = own[first.main]
     shifted = [name for run in runs for name in run.facts["ood"]]
-    comparisons = [replace(c, a=own[c.a].title, b=main.title) for c in first.comparisons]
-    comparisons += _compare_with_other_runs(main, models)
+
+    def titled(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+        return tuple(replace(c, a=own[c.a].title, b=main.title) for c in comparisons)
+
     return RunSummary(
         runs=tuple(runs),
         models=tuple(models),
         main=main,
         sets=tuple(dict.fromkeys(["test", *shifted])),
-        comparisons=tuple(comparisons),
+        comparisons=titled(first.comparisons) + tuple(_compare_with_other_runs(main, models)),
+        calibrated_comparisons={split: titled(of_split) for split, of_split in first.calibrated_comparisons.items()},
     )
 
 
-def evaluation_to_json(diagrams: Diagrams, comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def evaluation_to_json(
+    diagrams: Diagrams, comparisons: Sequence[Comparison], calibrated_comparisons: Mapping[str, Sequence[Comparison]]
+) -> dict[str, Any]:
     """Convert diagrams and comparisons to the content of ``evaluation.json``, which ``read_run`` reads.
 
     JSON has no infinity and no NaN: they are stored as the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
@@ -240,13 +254,21 @@ def evaluation_to_json(diagrams: Diagrams, comparisons: Sequence[Comparison]) ->
     diagrams : mapping
         Reliability diagrams by stage, split and state.
     comparisons : sequence of Comparison
-        The main model against the others.
+        The main model against the others on test, as trained.
+    calibrated_comparisons : mapping of str to sequence of Comparison
+        The same on every split, calibrated.
 
     Returns
     -------
     dict
     """
-    stored: dict[str, Any] = _to_json({"format": 1, "reliability": diagrams, "comparisons": list(comparisons)})
+    content = {
+        "format": 1,
+        "reliability": diagrams,
+        "comparisons": list(comparisons),
+        "calibrated_comparisons": calibrated_comparisons,
+    }
+    stored: dict[str, Any] = _to_json(content)
     return stored
 
 
@@ -287,6 +309,10 @@ def _reliability_from_json(stored: Mapping[str, Any]) -> Reliability:
     arrays = {name: np.array(stored[name], dtype=float) for name in ("lower", "upper", "confidence", "accuracy", "low", "high")}
     count = np.array(stored["count"], dtype=np.int64)
     return Reliability(**arrays, count=count, closed=stored["closed"], level=stored["level"])
+
+
+def _comparisons_from_json(stored: Sequence[Mapping[str, Any]]) -> tuple[Comparison, ...]:
+    return tuple(_comparison_from_json(comparison) for comparison in stored)
 
 
 def _comparison_from_json(stored: Mapping[str, Any]) -> Comparison:

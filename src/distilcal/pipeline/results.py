@@ -7,7 +7,8 @@
 ``STAGE/calibrator.json`` or ``.npz``  what was fitted on dev
 ``STAGE/model/``, ``STAGE/history.json``  the trained model; losses and dev metrics after every epoch
 ``STAGE/stage.json``                  the part of ``metrics.json`` about this stage
-``evaluation.json``                   reliability diagrams, and the main model compared with the others
+``evaluation.json``                   reliability diagrams, and the main model compared with the others, as trained on test and
+                                      calibrated on every split
 ``metrics.json``                      metrics of every stage on every split; written last, so its presence means finished
 ====================================  ==================================================================================
 """
@@ -70,6 +71,7 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
     evaluations: dict[str, SplitsEvaluation] = {}
     warnings: dict[str, list[str]] = {}
     test_predictions: dict[str, Predictions] = {}
+    calibrated: dict[str, dict[str, Predictions]] = {data.name: {} for data in (splits.test, *splits.ood)}
     for stage in stages:
         predictions = _save_predictions(stage, recipe, splits, folder / stage.name)
         method = None if stage.settings.calibrate == "none" else stage.settings.calibrate
@@ -77,6 +79,10 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
         warnings[stage.name] = _check_stage(stage.name, predictions, evaluations[stage.name].calibrator)
         if "test" in predictions:
             test_predictions[stage.name] = predictions["test"].rename(stage.name)
+        for split in calibrated.keys() & predictions.keys():
+            calibrated[split][stage.name] = _calibrate(predictions[split], evaluations[stage.name].calibrator).rename(
+                stage.name
+            )
     timings = _time_stages(stages, splits.test)
     facts: dict[str, dict[str, Any]] = {}
     diagrams: dict[str, dict[str, dict[str, Reliability]]] = {}
@@ -87,8 +93,10 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
         facts[name]["warnings"] = warnings[name]
         _write_stage(stage, evaluation, facts[name], folder / name)
         diagrams[name] = {split: _diagrams(evaluated) for split, evaluated in evaluation.splits.items()}
-    comparisons = _compare_with_main(main_stage(facts), test_predictions)
-    write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons))
+    main = main_stage(facts)
+    comparisons = _compare_with_main(main, test_predictions)
+    calibrated_comparisons = {split: _compare_with_main(main, predictions) for split, predictions in calibrated.items()}
+    write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, calibrated_comparisons))
     metrics = {
         "format": 1,
         "name": recipe.name,
@@ -261,9 +269,13 @@ def _diagrams(split: SplitEvaluation) -> dict[str, Reliability]:
     return diagrams
 
 
-def _compare_with_main(main: str, test_predictions: Mapping[str, Predictions]) -> list[Comparison]:
-    """Compare the main model with every other one on test, as trained."""
-    if main not in test_predictions:
+def _calibrate(predictions: Predictions, calibrator: Calibrator | None) -> Predictions:
+    """The predictions as they are used: calibrated, or as they are where nothing was calibrated."""
+    return predictions if calibrator is None else calibrator(predictions)
+
+
+def _compare_with_main(main: str, predictions: Mapping[str, Predictions]) -> list[Comparison]:
+    """Compare the main model with every other one on a split."""
+    if main not in predictions:
         return []
-    others = [predictions for stage, predictions in test_predictions.items() if stage != main]
-    return compare_models(test_predictions[main], others)
+    return compare_models(predictions[main], [others for stage, others in predictions.items() if stage != main])
