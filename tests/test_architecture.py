@@ -23,6 +23,7 @@ ORDER = [
     "selective",
     "dynamics",
     "evaluation",
+    "endpoints",
     "runs",
     "report",
     "data",

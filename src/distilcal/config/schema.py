@@ -406,6 +406,18 @@ class StageSettings(Settings):
         return self
 
 
+class EndpointSettings(Settings):
+    """What decides whether the main model is worth its trouble: means over test and all other domains, beside a control."""
+
+    against: str = Field(default="alone", description="Stage that is the control.")
+    metrics: ListOf[Literal["accuracy", "nll", "brier", "ece"]] = Field(
+        default=("accuracy", "nll", "ece"), min_length=1, description="What is compared."
+    )
+    state: Literal["calibrated", "given"] = Field(
+        default="calibrated", description="Compare after each model's temperature, fitted on dev, or as trained."
+    )
+
+
 class Recipe(Settings):
     """Data, stages in any order, and the seed of the models."""
 
@@ -417,6 +429,9 @@ class Recipe(Settings):
         default=0.95, gt=0, lt=1, description="Target accuracy among the answers that are not handed over to a human."
     )
     train_predictions: bool = Field(default=False, description="Also save each model's predictions on the training data.")
+    endpoints: EndpointSettings | None = Field(
+        default=None, description="Control and metrics that decide, fixed before anything is trained; unset: none."
+    )
 
     @model_validator(mode="after")
     def check_complete(self) -> Self:
@@ -431,6 +446,15 @@ class Recipe(Settings):
         for name in self.stages:
             if name in RESERVED:
                 raise InputError(f"stages.{name}: a run saves a file under this name", remedy="choose another name")
+        return self
+
+    @model_validator(mode="after")
+    def check_endpoints(self) -> Self:
+        if self.endpoints is not None and self.endpoints.against not in self.stages:
+            raise InputError(
+                f"endpoints.against: there is no stage {self.endpoints.against!r}",
+                remedy=f"name one of {', '.join(self.stages)}",
+            )
         return self
 
     @model_validator(mode="after")

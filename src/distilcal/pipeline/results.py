@@ -40,6 +40,7 @@ from distilcal.evaluation import (
 from distilcal.io.atomic import write_json
 from distilcal.metrics import Comparison, MetricValue, Reliability
 from distilcal.pipeline.checks import check_calibration, check_data, check_model
+from distilcal.pipeline.endpoints import endpoints_to_json, evaluate_endpoints
 from distilcal.pipeline.stage import MAP, Stage
 from distilcal.pipeline.timing import Timing, time_in_turns
 from distilcal.predictions import Predictions
@@ -97,7 +98,7 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
     comparisons = _compare_with_main(main, test_predictions)
     calibrated_comparisons = {split: _compare_with_main(main, predictions) for split, predictions in calibrated.items()}
     write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, calibrated_comparisons))
-    metrics = {
+    metrics: dict[str, Any] = {
         "format": 1,
         "name": recipe.name,
         "classes": list(splits.train.classes),
@@ -107,6 +108,10 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
         "warnings": [*check_data(splits), *(sentence for sentences in warnings.values() for sentence in sentences)],
         "stages": facts,
     }
+    if recipe.endpoints is not None:
+        measured = ["test", *(data.name for data in splits.ood)]
+        endpoints = evaluate_endpoints([folder], main, measured, recipe.endpoints)
+        metrics["endpoints"] = endpoints_to_json(recipe.endpoints, measured, endpoints)
     write_json(folder / "metrics.json", metrics)
 
 
