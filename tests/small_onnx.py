@@ -13,8 +13,8 @@ WORDS = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3, "very": 4}
 WEIGHTS = np.array([[0, 0], [0, 0.1], [-1, 1], [1, -1], [0.1, 0.1]], dtype=np.float32)  # of neg and pos
 
 
-def write_word_student(path, dev=None, **description):
-    """Write the student and its tokenizer; return its path."""
+def write_word_student(path, dev=None, *, swapped=False, **description):
+    """Write the student and its tokenizer; return its path. If swapped, good words are bad."""
     tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     file = path.with_name(f"{path.stem}.tokenizer.json")
@@ -42,7 +42,7 @@ def write_word_student(path, dev=None, **description):
         [helper.make_tensor_value_info(n, TensorProto.INT64, ["n", "l"]) for n in ("input_ids", "attention_mask")],
         [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", 2])],
         [
-            numpy_helper.from_array(WEIGHTS, "weights"),
+            numpy_helper.from_array(WEIGHTS[:, ::-1].copy() if swapped else WEIGHTS, "weights"),
             numpy_helper.from_array(np.array([2]), "last"),
             numpy_helper.from_array(np.array([1]), "second"),
         ],

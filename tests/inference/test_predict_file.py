@@ -14,6 +14,7 @@ from small_onnx import word_probs, write_word_student
 from distilcal.data import Columns
 from distilcal.errors import InputError
 from distilcal.inference import predict_file
+from distilcal.inference.onnx import load_onnx
 
 TEXTS = ["good", "bad film", "very, very good good", "a", "bad"]
 
@@ -102,7 +103,7 @@ def test_choices_are_read(tmp_path):
     columns = Columns(text="prompt", choices=("a", "b"))
     student = Student(EndingLengths(), ("0", "1"), "choices")
     written = predict_file(student, tmp_path / "choices.csv", tmp_path / "out.csv", columns=columns)
-    assert (written.rows, written.handed_over, written.threshold) == (1, 0, None)
+    assert (written.rows, written.handed_over, written.acceptance) == (1, 0, None)
     assert read(tmp_path / "out.csv")[0]["label"] == "0"
     with pytest.raises(InputError, match="reads choices, got texts"):
         predict_file(student, tmp_path / "choices.csv", tmp_path / "out.csv", columns=Columns(text="prompt"))
@@ -118,3 +119,75 @@ def test_sources_that_are_no_model_are_refused(place):
         assert message in command("predict", source, place / "new.csv", "-o", place / "o.csv", code=2).stderr
     refused = command("predict", place / "words.onnx", place / "new.csv", "-o", place / "o.csv", "--stage", "a", code=2)
     assert "leave out stage" in refused.stderr
+
+
+def test_a_teacher_answers_what_the_student_defers(place):
+    write_word_student(place / "teacher.onnx", swapped=True)
+    arguments = ["predict", place / "words.onnx", place / "new.csv", "-o", place / "out.csv", "--probs"]
+    done = command(*arguments, "--threshold", 0.875, "--defer-to", place / "teacher.onnx")
+    rows = read(place / "out.csv")
+    assert list(rows[0]) == ["id", "label", "confidence", "hand_over", "answered_by", "prob_neg", "prob_pos"]
+    probs = [word_probs(text.replace(",", " ,")) for text in TEXTS]
+    sure = [max(prob, 1 - prob) >= 0.875 for prob in probs]
+    assert [row["answered_by"] == "student" for row in rows] == sure == [True, False, True, False, True]
+    expected = [prob if is_sure else 1 - prob for prob, is_sure in zip(probs, sure, strict=True)]
+    assert [float(row["prob_pos"]) for row in rows] == pytest.approx(expected, abs=2e-6)
+    assert [row["label"] for row in rows] == ["pos" if prob > 0.5 else "neg" for prob in expected]
+    assert {row["hand_over"] for row in rows} == {"0"}
+    assert f"out.csv: 5 rows, 3 answered by the student, 2 by {place / 'teacher.onnx'}; about " in done.output
+    assert "% of the time of the teacher alone." in done.output
+
+
+def test_nothing_deferred_costs_nothing_more(place):
+    done = command(
+        "predict", place / "words.onnx", place / "new.csv", "-o", place / "out.csv", "--threshold", 0,
+        "--defer-to", place / "words.onnx",
+    )  # fmt: skip
+    assert done.output.endswith(f"5 rows, 5 answered by the student, 0 by {place / 'words.onnx'}.\n")
+
+
+def test_rows_that_nobody_answered_are_left_to_a_human(place):
+    student = load_onnx(place / "words.onnx")
+    written = predict_file(
+        student, place / "new.csv", place / "out.csv", confidence=0.875, probs=True, defer_to=lambda texts: ["neg", None]
+    )
+    rows = read(place / "out.csv")
+    assert (written.rows, written.by_teacher, written.handed_over) == (5, 1, 1)
+    assert [row["answered_by"] for row in rows] == ["student", "teacher", "student", "", "student"]
+    assert [row["hand_over"] for row in rows] == ["0", "0", "0", "1", "0"]
+    assert (rows[1]["label"], rows[1]["confidence"], rows[1]["prob_neg"]) == ("neg", "", "")
+    assert (rows[3]["label"], float(rows[3]["confidence"])) == ("", pytest.approx(word_probs("b"), abs=1e-6))
+
+
+def test_all_goes_to_the_teacher_where_nothing_can_be_promised(place):
+    write_word_student(place / "words.onnx", dev_rows(20))
+    done = command(
+        "predict", place / "words.onnx", place / "new.csv", "-o", place / "out.csv", "--defer-to", place / "words.onnx"
+    )
+    assert f"0 answered by the student, 5 by {place / 'words.onnx'}; no confidence of the student reached" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--defer-to", "missing.onnx"], "there is no such file"),
+        (["--defer-to", "new.csv"], "this file is not a model"),
+        (["--defer-to", "http://127.0.0.1:1"], "teacher http://127.0.0.1:1: it cannot be reached"),
+        (["--defer-to", "words.onnx", "--accuracy", 0.9, "--threshold", 0.9], "give one of them"),
+        (["--defer-to", "plain.onnx", "--threshold", 2], "--threshold"),
+    ],
+)
+def test_mistakes_about_teachers_are_one_line(place, monkeypatch, options, message):
+    monkeypatch.chdir(place)
+    refused = command("predict", "words.onnx", "new.csv", "-o", "o.csv", *options, code=2)
+    assert message in refused.stderr
+    assert not (place / "o.csv").exists()
+
+
+def test_a_student_without_dev_rows_needs_a_threshold_to_defer(place):
+    write_word_student(place / "words.onnx")
+    refused = command(
+        "predict", place / "words.onnx", place / "new.csv", "-o", place / "o.csv", "--defer-to", place / "words.onnx", code=2
+    )
+    assert "no dev predictions" in refused.stderr
+    assert "confidence (--threshold)" in refused.stderr

@@ -25,14 +25,27 @@ if TYPE_CHECKING:
 @click.option("--id", "id_column", default="", help="Column of ids.")
 @click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
+@click.option("--threshold", "confidence", type=click.FloatRange(0, 1),
+              help="Lowest confidence of these answers, in place of an accuracy.")  # fmt: skip
+@click.option("--defer-to", metavar="TEACHER",
+              help="Who answers instead of a human: a model as MODEL, RUN/STAGE, or the URL of a distilcal serve.")  # fmt: skip
 @click.option("--probs", is_flag=True, help="Write the probability of every class too, as prob_CLASS.")
 def predict_command(
-    model: Path, data: str, output: Path, stage: str, accuracy: float | None, probs: bool, **columns: str
+    model: Path,
+    data: str,
+    output: Path,
+    stage: str,
+    accuracy: float | None,
+    confidence: float | None,
+    defer_to: str | None,
+    probs: bool,
+    **columns: str,
 ) -> None:
     """Label new data: label, calibrated confidence, and whether to hand over to a human.
 
     MODEL is the folder of a run, a folder that save_pretrained wrote, or an .onnx, which needs no torch. DATA is a .csv .tsv
-    .jsonl .parquet, a folder of pictures, an .npz or hub:NAME@SPLIT; labels are not read.
+    .jsonl .parquet, a folder of pictures, an .npz or hub:NAME@SPLIT; labels are not read. With --defer-to, a teacher answers
+    what would be handed over, and the column answered_by tells who answered.
     """
     let_threads_sleep()
     from distilcal.api import load
@@ -42,9 +55,18 @@ def predict_command(
     with plain_warnings(), counting_bar("predicting") as on_progress:
         student = load(model, stage)
         written = predict_file(
-            student, data, output, **_reading(model, **columns), accuracy=accuracy, probs=probs, on_progress=on_progress
+            student,
+            data,
+            output,
+            **_reading(model, **columns),
+            accuracy=accuracy,
+            confidence=confidence,
+            defer_to=defer_to,
+            probs=probs,
+            on_progress=on_progress,
         )
-    click.echo(f"Wrote {output}: {written.rows:,} rows, {_promise(written)}")
+    summary = _promise(written) if defer_to is None else _shares(written, defer_to)
+    click.echo(f"Wrote {output}: {written.rows:,} rows, {summary}")
 
 
 def _reading(model: Path, text: str, pair: str, choices: str, id_column: str) -> dict[str, Any]:
@@ -67,10 +89,25 @@ def _reading(model: Path, text: str, pair: str, choices: str, id_column: str) ->
 
 
 def _promise(written: PredictedFile) -> str:
-    """What was written, in words."""
-    if written.threshold is None:
+    """What is to be handed over, in words."""
+    if written.acceptance is None:
         return "hand_over empty: the model has no dev predictions, so no accuracy can be promised."
-    if written.threshold.confidence is None:
+    if written.acceptance.confidence is None:
         return "all to hand over: no confidence reached the accuracy on dev."
     share = written.handed_over / written.rows
-    return f"{written.handed_over:,} of them ({share:.0%}) below {written.threshold.confidence:.3f}, to hand over."
+    return f"{written.handed_over:,} of them ({share:.0%}) below {written.acceptance.confidence:.3f}, to hand over."
+
+
+def _shares(written: PredictedFile, teacher: str) -> str:
+    """Who answered how many, in words."""
+    by_student = written.rows - written.by_teacher - written.handed_over
+    parts = [f"{by_student:,} answered by the student", f"{written.by_teacher:,} by {teacher}"]
+    if written.handed_over:
+        parts.append(f"{written.handed_over:,} by nobody, to hand over")
+    summary = ", ".join(parts)
+    assert written.acceptance is not None
+    if written.acceptance.confidence is None:
+        summary += "; no confidence of the student reached the accuracy on dev"
+    if written.cost is not None:
+        summary += f"; about {written.cost:.0%} of the time of the teacher alone"
+    return f"{summary}."

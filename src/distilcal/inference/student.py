@@ -210,7 +210,7 @@ class Student:
             chosen = self.threshold(self.required_accuracy if accuracy is None else accuracy)
             return Acceptance(chosen.confidence, chosen.message, accuracy=chosen.target_accuracy)
         if accuracy is not None:
-            raise InputError("accuracy and confidence both choose the threshold", remedy="give one of them")
+            raise InputError("accuracy and confidence (--threshold) both choose the threshold", remedy="give one of them")
         return accept_from(confidence)
 
     def teacher(self, defer_to: Any) -> DeferralTeacher:
@@ -256,7 +256,7 @@ class Student:
         if self.dev is None:
             raise InputError(
                 f"{self.name} has no dev predictions, so no accuracy can be promised",
-                remedy="load a run of distilcal or what it exported, or leave out accuracy",
+                remedy="load a run of distilcal or what it exported, or choose a confidence (--threshold)",
             )
         return threshold(self.dev, accuracy=accuracy)
 
