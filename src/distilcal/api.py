@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from distilcal.data import Dataset
     from distilcal.inference import Student
     from distilcal.pipeline import Plan
+    from distilcal.pipeline.budget import BudgetPlan
     from distilcal.pipeline.call_sources import CallSources
     from distilcal.pipeline.distill import DistillSettings
     from distilcal.predictions import Predictions
@@ -168,6 +170,7 @@ def distill(
     accuracy: float = 0.95,
     seed: int = 0,
     alone: bool = True,
+    budget: str | float | None = None,
     name: str = "distilled",
     out: str | Path | None = None,
     store: str | Path | None = None,
@@ -234,6 +237,9 @@ def distill(
         Seed of the models and of the order of the data.
     alone : bool, default True
         Also train the student without its teacher, to compare.
+    budget : str or float, optional
+        A time, as ``"30m"`` or in seconds: try several students, choose the best of them on dev, and be done by then. Test is
+        read once, for the chosen one. ``epochs`` are then those of the teacher.
     name : str, default "distilled"
         Name of the run; that of its folder if ``out`` is given.
     out : str or Path, optional
@@ -252,7 +258,8 @@ def distill(
     Returns
     -------
     Result
-        The figures, the report and the student; a `distilcal.pipeline.Plan` if ``dry_run``.
+        The figures, the report and the student; a `distilcal.pipeline.Plan` (or `distilcal.pipeline.budget.BudgetPlan`) if
+        ``dry_run``.
 
     Raises
     ------
@@ -265,9 +272,11 @@ def distill(
     >>> result.student.predict(["a fine film"])  # doctest: +SKIP
     ['positive']
     """
+    started = time.monotonic()
     from distilcal.pipeline.call_sources import CallSources
     from distilcal.pipeline.distill import DistillSettings
 
+    time_limit = None if budget is None else _time_limit(budget, started)
     named = _named_columns(column_mapping, text=text, pair=pair, label=label, id=id_column, group=group)
     if out is not None:
         name = Path(out).resolve().name
@@ -296,9 +305,9 @@ def distill(
     sources = CallSources(train, dev, test, unlabelled, ood, teacher, student)
     if dry_run:
         with tempfile.TemporaryDirectory() as temporary:
-            planned: Any = _plan(settings, sources, Path(temporary), store, changes)
+            planned: Any = _plan(settings, sources, Path(temporary), store, changes, time_limit)
             return planned  # type: ignore[no-any-return]  # the one case that is not a Result
-    _run(settings, sources, folder, store, changes, progress, track)
+    _run(settings, sources, folder, store, changes, progress, track, time_limit)
     return Result(folder)
 
 
@@ -415,8 +424,30 @@ def _named_columns(column_mapping: Mapping[str, str] | None, **names: str) -> di
 # ---- running -----------------------------------------------------------------------------------------------------------
 
 
-def _plan(settings: DistillSettings, sources: CallSources, folder: Path, store: Path, changes: Sequence[str]) -> Plan:
+@dataclass(frozen=True)
+class _TimeLimit:
+    """Seconds for a call of `distill`, and the reading of the monotonic clock when it began."""
+
+    seconds: float
+    started: float
+
+
+def _time_limit(budget: str | float, started: float) -> _TimeLimit:
+    from distilcal.pipeline.budget import parse_duration
+
+    return _TimeLimit(parse_duration(budget), started)
+
+
+def _plan(
+    settings: DistillSettings,
+    sources: CallSources,
+    folder: Path,
+    store: Path,
+    changes: Sequence[str],
+    time_limit: _TimeLimit | None,
+) -> Plan | BudgetPlan:
     from distilcal.pipeline import plan
+    from distilcal.pipeline.budget import choosable_layers, plan_within
     from distilcal.pipeline.call_sources import add_sources
     from distilcal.pipeline.distill import recipe_for_distillation
     from distilcal.pipeline.in_memory import InMemory
@@ -424,7 +455,12 @@ def _plan(settings: DistillSettings, sources: CallSources, folder: Path, store: 
     inputs = InMemory(folder)
     settings = add_sources(settings, sources, inputs)
     recipe = recipe_for_distillation(settings, changes, inputs.configs)
-    return plan(recipe, store, loaded=inputs.datasets, prepare=inputs.write_placeholders)
+    if time_limit is None:
+        return plan(recipe, store, loaded=inputs.datasets, prepare=inputs.write_placeholders)
+    layers = choosable_layers(settings, recipe, changes, inputs.configs)
+    return plan_within(
+        recipe, time_limit.seconds, store, layers=layers, loaded=inputs.datasets, prepare=inputs.write_placeholders
+    )
 
 
 def _run(
@@ -435,9 +471,11 @@ def _run(
     changes: Sequence[str],
     progress: bool | OnStageProgress,
     track: str,
+    time_limit: _TimeLimit | None,
 ) -> None:
     from distilcal.pipeline import run_recipe
     from distilcal.pipeline.asking import forget_answers
+    from distilcal.pipeline.budget import choosable_layers, distill_within
     from distilcal.pipeline.call_sources import add_sources
     from distilcal.pipeline.distill import recipe_for_distillation
     from distilcal.pipeline.in_memory import InMemory
@@ -453,19 +491,29 @@ def _run(
         with counting_bar("asking the teacher", shown=progress is True) as on_progress:
             inputs.write_models(splits, teacher_labels=settings.teacher_labels, on_progress=on_progress)
 
-    has_models = bool(inputs.configs)
-    with _training_progress(progress) as on_progress, track_run(track, recipe, folder) as on_epoch:
-        run_recipe(
-            recipe,
-            folder,
-            store,
-            loaded=inputs.datasets,
-            prepare=prepare if has_models else None,
-            on_checked=inputs.write_data,
-            on_refused=inputs.restore,
-            on_progress=on_progress,
-            on_epoch=on_epoch,
-        )
+    callbacks: dict[str, Any] = {
+        "loaded": inputs.datasets,
+        "prepare": prepare if inputs.configs else None,
+        "on_checked": inputs.write_data,
+        "on_refused": inputs.restore,
+    }
+    with _training_progress(progress) as on_progress:
+        if time_limit is None:
+            with track_run(track, recipe, folder) as on_epoch:
+                run_recipe(recipe, folder, store, on_progress=on_progress, on_epoch=on_epoch, **callbacks)
+        else:
+            layers = choosable_layers(settings, recipe, changes, inputs.configs)
+            distill_within(
+                recipe,
+                time_limit.seconds,
+                folder,
+                store,
+                layers=layers,
+                started=time_limit.started,
+                on_progress=on_progress,
+                track=track,
+                **callbacks,
+            )
     forget_answers(inputs.folder)
 
 

@@ -73,6 +73,7 @@ def run_command(
 @click.option(
     "--alone/--no-alone", default=True, show_default=True, help="Also train the student without its teacher, to compare."
 )
+@click.option("--budget", metavar="TIME", help="A time, as 30m or 1h30m: try several students, choose the best on dev.")
 @click.option("--out", type=FOLDER, help="Folder of the run.  [default: runs/distilled]")
 @store_option
 @set_option
@@ -97,6 +98,18 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
         with log_to_console() as console:
             result = distill(**flags, out=out, store=store, changes=changes, progress=console.show_progress)
     show_run(result.folder)
+    if flags["budget"] is not None:
+        show_choice(result.folder)
+
+
+def show_choice(folder: Path) -> None:
+    """Print what was chosen within a budget, and where all that was tried is shown."""
+    from distilcal.io.atomic import read_json
+    from distilcal.report.frontier import PAGE
+
+    for sentence in read_json(folder / "budget.json")["reasons"]:
+        click.echo(sentence)
+    click.echo(f"All that was tried: {folder / PAGE}, and budget.json beside it.")
 
 
 def run_and_show(recipe: Recipe, out: Path | None, store: Path, dry_run: bool, track: str = "") -> None:

@@ -192,7 +192,7 @@ def run_recipe(
         except BaseException:
             if on_refused is not None and processes.is_main_process:
                 on_refused()
-            _remove_empty(created)
+            remove_empty_folders(created)
             raise
         _log_data(planned)
         _warn_of_seen_data(recipe)
@@ -254,8 +254,14 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove the folder of a run and its parents, the innermost first, up to the first in which something is left."""
+def remove_empty_folders(folders: Sequence[Path]) -> None:
+    """Remove the folder of a run and its parents, up to the first in which something is left besides a lock.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        The folders, the innermost first.
+    """
     with suppress(OSError):  # not empty
         for folder in folders:
             if [path.name for path in folder.iterdir()] == [LOCK]:
