@@ -199,7 +199,7 @@ class Machine:
         nll = nll(amount.epochs) if callable(nll) else nll
         size = self.sizes.get(name, 100)
         dev = {"calibrated_nll": nll, "accuracy": 0.5}
-        return Trial(name, f"key-{name}-{amount.epochs}", amount.epochs, amount.share, seconds, dev, size, size / 10)
+        return Trial(name, f"key-{name}-{amount.epochs}", amount.epochs, amount.share, seconds, dev, size)
 
 
 NINE = {f"c{i}": 0.9 - 0.05 * i for i in range(9)}  # the last one is the best
@@ -299,7 +299,7 @@ def test_a_killed_search_goes_on_with_the_same_amounts_and_the_same_choice(kille
 
 
 def trial(name, nll, size=100):
-    return Trial(name, name, 1, 1.0, 1.0, {"calibrated_nll": nll}, size, size / 10)
+    return Trial(name, name, 1, 1.0, 1.0, {"calibrated_nll": nll}, size)
 
 
 def test_ties_prefer_the_smaller_and_then_the_earlier():

@@ -99,8 +99,6 @@ class Trial:
         ``calibrated_nll`` by which candidates are chosen, and other figures.
     parameters : int
         Size of the network.
-    milliseconds : float
-        Time per example.
     own : bool
         Whether the search trained it; False if it was in the store.
     """
@@ -112,7 +110,6 @@ class Trial:
     seconds: float
     dev: dict[str, float]
     parameters: int
-    milliseconds: float
     own: bool = True
 
     @property
@@ -216,13 +213,13 @@ def _last_seconds(workload: Workload, control: Workload | None) -> float:
 
 
 def rank(trials: Sequence[Trial]) -> list[Trial]:
-    """Return trials from best to worst by NLL on dev; of those within `TIE` of the best, the smallest and fastest first."""
+    """Return trials from best to worst by NLL on dev; of those within `TIE` of the best, the smallest first."""
     ranked: list[Trial] = []
     left = list(trials)
     while left:
         best = min(trial.nll for trial in left)
         tied = [trial for trial in left if trial.nll <= best + TIE]
-        first = min(tied, key=lambda trial: (trial.parameters, trial.milliseconds))
+        first = min(tied, key=lambda trial: trial.parameters)
         ranked.append(first)
         left.remove(first)
     return ranked

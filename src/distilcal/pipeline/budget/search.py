@@ -48,18 +48,20 @@ from distilcal.pipeline.budget.timing import Speed, closing_seconds, expected_wo
 from distilcal.pipeline.keys import stage_key
 from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_recipe
-from distilcal.pipeline.results import milliseconds_per_example, remove_results
+from distilcal.pipeline.results import remove_results
 from distilcal.pipeline.run import LOCK, Plan, plan, remove_empty_folders, run_recipe
 from distilcal.pipeline.stage import Stage
+from distilcal.pipeline.timing import time_in_turns
 from distilcal.pipeline.tracking import check_tracker, track_run
 from distilcal.pipeline.train import run_stage
 from distilcal.predictions import Predictions
 from distilcal.report.frontier import FRONTS, write_frontier
 from distilcal.selective import counted
-from distilcal.training import TrainingProgress
+from distilcal.training import TrainingProgress, compute_outputs
 from distilcal.training.distributed import ProcessGroup
 
 STUDENT, ALONE = "student", "alone"  # stages of the recipe that the search decides about
+TIMED_BATCH = 32  # as runs are timed
 PLANNED = 0.97  # of the budget is planned with
 SLACK = 0.06  # of the budget, by which the last rung may miss its end
 
@@ -427,10 +429,7 @@ class _Search:
         if "teacher" not in self.facts and teacher.knows(self.splits.dev).all():
             self.facts["teacher"] = {"name": teacher.name, "dev": dev_figures(teacher.predictions(self.splits.dev))}
             if not teacher.settings.predictions:
-                self.facts["teacher"] |= {
-                    "parameters": teacher.classifier.parameters,
-                    "milliseconds": milliseconds_per_example(teacher, self.splits.dev),
-                }
+                self.facts["teacher"]["parameters"] = teacher.classifier.parameters
 
     def train(self, name: str, amount: Amount, deadline: float | None) -> Trial | None:
         """Train a candidate, unless it is in the store, and measure it on dev; None if the deadline cut it short."""
@@ -458,7 +457,6 @@ class _Search:
             self.ledger.log("%s: given up, %s", name, error)
             return None
         dev = dev_figures(stage.predictions(self.splits.dev))
-        milliseconds = self.milliseconds(stage)
         seconds = self.ledger.used() - start
         trial = Trial(
             name=name,
@@ -468,7 +466,6 @@ class _Search:
             seconds=seconds,
             dev=dev,
             parameters=stage.classifier.parameters,
-            milliseconds=milliseconds,
             own=not was_done,
         )
         if not was_done:
@@ -494,14 +491,6 @@ class _Search:
     def settings_of(self, name: str, epochs: int) -> StageSettings:
         stage = self.candidates[name].stage
         return stage.replace(train=stage.train.replace(epochs=epochs, choose_among=()))
-
-    def milliseconds(self, stage: Stage) -> float:
-        """The time per example, measured once for each network."""
-        measured: dict[str, float] = self.facts.setdefault("milliseconds", {})
-        key = network_key(stage.settings.model)
-        if key not in measured:
-            measured[key] = milliseconds_per_example(stage, self.splits.dev)
-        return measured[key]
 
     def update_pace(self, stage: Stage, amount: Amount, seconds: float) -> None:
         """Remember what a step of this network took, and the rest of its training."""
@@ -544,10 +533,10 @@ class _Search:
             f"NLL {finalist.nll:.3f} with its teacher, {control.nll:.3f} without ({counted(control.epochs, 'epoch')}); "
             f"difference {difference:+.3f} ± {error:.3f}, one standard error, {counted(len(self.splits.dev), 'row')} of dev"
         )
+        gap += "" if abs(difference) > 2 * error else ", which may be chance"
         if chosen is control:
             return [*sentences, f"Distillation did not help here: {gap}. The student of this run is trained on labels alone."]
-        doubt = "" if abs(difference) > 2 * error else ": that may be chance"
-        return [*sentences, f"The same network without a teacher: {gap}{doubt}."]
+        return [*sentences, f"The same network without a teacher: {gap}."]
 
     def difference(self, finalist: Trial, control: Trial) -> tuple[float, float]:
         """Mean and standard error of the difference in NLL on dev, after each one's temperature, paired by example."""
@@ -564,19 +553,38 @@ class _Search:
         """Every model on dev as it was trained last: what the picture of the frontier shows."""
         latest = {trial.name: trial for rung in self.facts["rungs"] for trial in finished_trials(rung)}
         latest[chosen.name] = chosen
+        milliseconds = self.milliseconds(list(latest.values()))
         points = [
-            {**asdict(trial), "description": self.candidates[name].description, "chosen": name == chosen.name}
+            {
+                **asdict(trial),
+                "description": self.candidates[name].description,
+                "milliseconds": milliseconds[self.network_of(name)],
+                "chosen": name == chosen.name,
+            }
             for name, trial in latest.items()
         ]
         teacher = self.facts.get("teacher", {})
         if "parameters" in teacher:
-            points.append({**teacher, "description": "the teacher", "epochs": None, "share": 1.0, "chosen": False})
+            about = {"description": "the teacher", "milliseconds": milliseconds["teacher"], "epochs": None, "share": 1.0}
+            points.append({**teacher, **about, "chosen": False})
         for cost, figure in FRONTS:
             sign = -1 if figure == "accuracy" else 1
             front = pareto_front([(point[cost], sign * point["dev"][figure]) for point in points])
             for point, is_on_front in zip(points, front, strict=True):
                 point.setdefault("fronts", {})[f"{cost}/{figure}"] = is_on_front
         return points
+
+    def network_of(self, name: str) -> str:
+        return network_key(self.candidates[name].stage.model)
+
+    def milliseconds(self, trials: Sequence[Trial]) -> dict[str, float]:
+        """The time per example of each network and of the teacher, measured in turns."""
+        stages = {self.network_of(t.name): self.stage_of(t.name, Amount(t.epochs, t.share))[0] for t in trials}
+        teacher = self.prerequisites[self.recipe.stages[STUDENT].teacher]
+        if not teacher.settings.predictions:
+            stages["teacher"] = teacher
+        runs = {name: partial(compute_outputs, stage.classifier, batch=TIMED_BATCH) for name, stage in stages.items()}
+        return {name: timing.median for name, timing in time_in_turns(runs, self.splits.dev).items()}
 
     def chosen_recipe(self) -> Recipe:
         """The recipe with the chosen student, and its control; a student that is trained alone is its own control."""
