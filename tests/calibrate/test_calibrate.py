@@ -118,12 +118,13 @@ def test_the_scale_of_the_logits_scales_the_temperature(scale):
 @pytest.mark.parametrize(
     ("logits", "labels", "said"),
     [
-        (5 * np.eye(3), [0, 1, 2], "lower bound.*every label is the most probable"),
-        ([[1.0, 2.0]], [1], "lower bound"),
+        (5 * np.eye(3), [0, 1, 2], "every label is the most probable.*T = 1 was kept"),
+        ([[0.1, 0.2]], [1], "T = 0.144 is the optimum with one right and one wrong row"),
         ([[1.0, 2.0]], [0], "upper bound"),
         (np.ones((5, 3)), [0, 1, 2, 0, 1], "does not depend on T"),
         (np.eye(3)[[0, 1, 2, 0]], [1, 2, 0, 2], "upper bound.*say nothing.*check that labels and classes match"),
-        (np.array([[1e4, -1e4], [-1e4, 1e4]]), [0, 1], "lower bound"),
+        (np.array([[1e4, -1e4], [-1e4, 1e4]]), [0, 1], "T = 1 was kept"),
+        ([[0.2, 0.2, 0.0], [0.0, 0.1, 0.0]], [0, 1], "is the optimum with one right and one wrong row more"),
     ],
 )
 def test_fits_without_an_optimum_say_so(logits, labels, said):
@@ -136,6 +137,55 @@ def test_fits_without_an_optimum_say_so(logits, labels, said):
 
     assert re.search(said, found.fit.message)
     assert np.isfinite(found(p).probs).all()
+
+
+@pytest.mark.parametrize("k", [2, 3, 100])
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 30.0])
+def test_rows_without_a_mistake_are_not_made_certain(k, scale):
+    """The fit is that of the rows with a typical one twice more, once right and once wrong; a surer model stays as it is."""
+    rng = np.random.default_rng(k)
+    for rows in (1, 7, 40, 3000):
+        logits = scale * rng.normal(size=(rows, k))
+        labels = logits.argmax(axis=1)
+        p = Predictions.from_logits(logits, labels, name="dev")
+        found = fit_temperature(p)
+        ranked = np.sort(logits, axis=1)
+        typical = np.argsort(ranked[:, -1] - ranked[:, -2], kind="stable")[rows // 2]
+        classes = logits[typical].argsort()
+        more = Predictions.from_logits(
+            np.concatenate([logits, logits[[typical, typical]]]), [*labels, classes[-1], classes[-2]], name="dev"
+        )
+        assert found.value == pytest.approx(min(1.0, fit_temperature(more).value), rel=1e-9)
+        assert not found.fit.converged
+        assert (found.fit.rows, "no optimum" in found.fit.message) == (rows, True)
+        assert found.fit.nll_after <= found.fit.nll_before
+        twice = Predictions.from_logits(np.repeat(logits, 2, axis=0), np.repeat(labels, 2), name="dev")
+        assert fit_temperature(twice).value <= found.value  # more rows without a mistake allow more confidence
+        assert fit_temperature(p, bounds=(2.0, 3.0)).value == 2.0
+
+
+@pytest.mark.parametrize("rows", [1, 10, 500])
+def test_equal_rows_without_a_mistake_follow_the_rule_of_succession(rows):
+    p = Predictions.from_logits(np.tile([0.2, 0.0], (rows, 1)), np.zeros(rows, int), name="dev")
+    assert fit_temperature(p)(p).confidence == pytest.approx(np.full(rows, (rows + 1) / (rows + 2)))
+
+
+def test_certain_rows_say_nothing_about_the_lead_of_the_others():
+    """Probabilities of exactly 0 and 1 beside others: the typical row is one that could have been a mistake."""
+    probs = [[1.0, 0.0]] * 8 + [[0.6, 0.4], [0.45, 0.55], [0.5, 0.5]]
+    p = Predictions.from_probs(probs, [0] * 9 + [1, 0], name="dev")
+    found = fit_temperature(p)
+    assert 0.01 < found.value < 1
+    assert np.isfinite(found.fit.nll_after)
+
+
+def test_one_mistake_among_many_gives_an_optimum():
+    logits = np.random.default_rng(0).normal(size=(40, 3))
+    labels = logits.argmax(axis=1)
+    labels[0] = logits[0].argmin()
+    found = fit_temperature(Predictions.from_logits(logits, labels, name="dev"))
+    assert found.fit.converged
+    assert not found.fit.message
 
 
 def test_one_label_class_only():

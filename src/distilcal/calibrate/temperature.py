@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -48,13 +49,18 @@ def fit_temperature(
     computes it to machine precision; the report of the fit (``.fit``) holds the gradient there as a certificate, and a fit
     that stops at a bound says so.
 
+    Rows without a mistake have no optimum: NLL falls as T does, until every confidence is 1. So few rows do not show that. T is
+    then fitted as Laplace's rule of succession has it, with one right and one wrong row more, both like the row in which the
+    largest logit has the median lead: N rows of equal lead get the confidence (N + 1) / (N + 2). It is never above 1, since no
+    row says that the model is too sure, and the report of the fit says that it has not converged.
+
     Parameters
     ----------
     predictions : Predictions
         Predictions on a development split.
     grid : (first, last, step), optional
-        Return what a scan of this grid would choose, the smallest T among equals. P000 and P001 use ``(0.01, 5.0, 0.01)``.
-        Only grid points around the optimum are computed.
+        Return what a scan of this grid would choose, the smallest T among equals, also for rows without a mistake. P000 and
+        P001 use ``(0.01, 5.0, 0.01)``. Only grid points around the optimum are computed.
     bounds : (low, high), optional
         Limits of T; by default far beyond what any logits need.
 
@@ -95,6 +101,8 @@ def fit_temperature(
         bounds = problem.default_bounds()
     elif not 0 < bounds[0] < bounds[1]:
         raise InputError(f"bounds {bounds} are not two positive numbers in order")
+    if problem.separable and not problem.flat:
+        return _fit_without_mistakes(problem, bounds)
     value, gradient, message = _minimise_over_log(problem, bounds)
     return problem.calibrator(value, converged=not message, gradient=gradient, message=message)
 
@@ -139,17 +147,26 @@ class _TemperatureProblem:
         """The blocks in single precision, in which an exponential costs a fourth: good enough to come near."""
         return [(np.maximum(block, -1e15, dtype=np.float32, casting="same_kind"), picked) for block, picked in self.blocks]
 
-    def median_lead(self) -> float:
-        """Median over rows of how far the largest logit leads the next that differs from it."""
-        leads = [-np.where(block < 0, block, -np.inf).max(axis=self.axis) for block, _ in self.blocks]
-        return float(np.median(np.concatenate(leads)))
-
     def default_bounds(self) -> tuple[float, float]:
         """Return limits of T that no optimum of such logits reaches."""
-        highest = max(1.0, self.spread) * BOUNDS_FACTOR
-        if self.separable:  # T goes to 0: stop where the softmax is all or nothing, but no digits are lost
-            return min(1.0, self.median_lead()) / 1000, highest
-        return min(1.0, self.spread) / BOUNDS_FACTOR, highest
+        return min(1.0, self.spread) / BOUNDS_FACTOR, max(1.0, self.spread) * BOUNDS_FACTOR
+
+    def with_succession(self) -> _TemperatureProblem:
+        """Return the problem with one right and one wrong row more, both like the row of the median lead.
+
+        A lead is how far the largest logit of a row is above the next that differs from it and is possible.
+        """
+        leads = [-np.where(block < 0, block, -np.inf).max(axis=self.axis) for block, _ in self.blocks]
+        all_leads = np.concatenate(leads)
+        order = np.argsort(all_leads, kind="stable")
+        comparable = int((all_leads < -IMPOSSIBLE).sum())
+        number = int(order[comparable // 2])
+        step = len(leads[0])  # rows of each block but the last
+        typical = np.take(self.blocks[number // step][0], [number % step] * 2, axis=1 - self.axis)
+        problem = copy.copy(self)
+        problem.blocks = [*self.blocks, (typical, -float(all_leads[number]))]
+        problem.rows, problem.separable, problem._nll = self.rows + 2, False, {}
+        return problem
 
     def derivatives(self, temperature: float, *, rough: bool) -> tuple[float, float, float]:
         """Mean NLL, and its slope and curvature in log T; in β they are E[z] - z_y and Var[z]."""
@@ -193,6 +210,21 @@ class _TemperatureProblem:
         return Temperature(classes=self.classes, value=float(value), fit=report)
 
 
+def _fit_without_mistakes(problem: _TemperatureProblem, bounds: tuple[float, float]) -> Temperature:
+    """Fit by the rule of succession where every label is the most probable class; see `fit_temperature`."""
+    more = problem.with_succession()
+    optimum, _, _ = _minimise_over_log(more, bounds)
+    problem.passes = more.passes
+    value = float(np.clip(min(optimum, 1.0), *bounds))
+    message = "every label is the most probable class, so NLL falls as T does and has no optimum: "
+    if value == 1.0:
+        message += "T = 1 was kept"
+    else:
+        message += f"T = {value:.3g} is the optimum with one right and one wrong row more"
+    message += "; more rows, with some mistakes among them, would tell"
+    return problem.calibrator(value, converged=False, message=message)
+
+
 def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]) -> tuple[float, float, str]:
     """Return the optimal T, |dNLL/d log T| there, and a message if it is not the optimum."""
     if not problem.possible:
@@ -200,11 +232,7 @@ def _minimise_over_log(problem: _TemperatureProblem, bounds: tuple[float, float]
     if problem.flat:
         return 1.0, 0.0, "the logits of every row are equal, so NLL does not depend on T: T = 1 was kept"
     if problem.separable:
-        message = (
-            f"stopped at the lower bound T = {bounds[0]:.3g}: every label is the most probable class, so NLL falls as T "
-            "does; more rows, with some mistakes among them, would tell"
-        )
-        return bounds[0], 0.0, message
+        return bounds[0], 0.0, "every label is the most probable class, so NLL falls as T does"
     lowest, highest = float(np.log(bounds[0])), float(np.log(bounds[1]))
     near = _newton(problem, float(np.clip(0.0, lowest, highest)), lowest, highest, rough=True)[0]
     at, slope = _newton(problem, near, lowest, highest, rough=False)
