@@ -2,6 +2,7 @@
 
 - ``evaluate_model`` answers ``distilcal eval``: metrics with intervals, calibration, a threshold, shifted sets, a comparison.
 - ``evaluate_splits`` is what a run stores about one of its models: every split before and after calibration.
+- ``calibrate_splits`` calibrates every split of a model, for what is chosen on dev and checked elsewhere.
 - ``compare_models`` compares a model with others on the same rows.
 - ``class_scores`` and ``macro_f1`` are precision, recall and F1 of every class.
 - ``bootstrap_splits`` keeps bootstrap replicates, from which a study compares models later.
@@ -575,6 +576,36 @@ def evaluate_splits(
             check=None if limit is None else check_threshold(limit, scores),
         )
     return SplitsEvaluation(calibrator, limit, splits)
+
+
+def calibrate_splits(predictions: Mapping[str, Predictions], calibrator: Calibrator | None) -> dict[str, Predictions]:
+    """Calibrate every split of a model, and dev fold by fold, so that none of its rows is calibrated by a fit to its label.
+
+    Parameters
+    ----------
+    predictions : mapping of str to Predictions
+        The model's predictions by the name of the split.
+    calibrator : Calibrator or None
+        What was fitted on dev; None leaves the scores as they are.
+
+    Returns
+    -------
+    dict of str to Predictions
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> dev = Predictions.from_logits(5 * rng.normal(size=(50, 3)), rng.integers(0, 3, 50), name="dev")
+    >>> calibrated = calibrate_splits({"dev": dev, "test": dev}, fit_temperature(dev))
+    >>> bool(calibrated["dev"].row_nll.mean() > calibrated["test"].row_nll.mean())  # its own labels are not used
+    True
+    """
+    if calibrator is None:
+        return dict(predictions)
+    calibrated = {name: calibrator(given) for name, given in predictions.items()}
+    if "dev" in calibrated:
+        calibrated["dev"] = cross_fitted(predictions["dev"], _refit(calibrator), seed=0)
+    return calibrated
 
 
 def compare_models(main: Predictions, others: Sequence[Predictions], *, resamples: int = RUN_RESAMPLES) -> list[Comparison]:

@@ -18,6 +18,7 @@ from distilcal.evaluation import compare_models
 from distilcal.io.atomic import read_json
 from distilcal.metrics import Comparison, Difference, Reliability
 from distilcal.predictions import Predictions
+from distilcal.selective import CascadeEvaluation
 
 Diagrams = Mapping[str, Mapping[str, Mapping[str, Reliability]]]  # stage → split → "given" or "calibrated"
 
@@ -38,6 +39,8 @@ class Run:
         The main model against each of the others on test, as trained; named after the stages.
     calibrated_comparisons : mapping of str to tuple of Comparison
         The same on every split, with calibrated predictions where a model was calibrated; empty for runs of earlier versions.
+    cascade : CascadeEvaluation or None
+        The main model with its teacher; None if it has none, or in runs of earlier versions.
     """
 
     folder: Path
@@ -45,6 +48,7 @@ class Run:
     diagrams: Diagrams
     comparisons: tuple[Comparison, ...]
     calibrated_comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)
+    cascade: CascadeEvaluation | None = None
 
     @property
     def main(self) -> str:
@@ -202,7 +206,9 @@ def read_run(folder: Path) -> Run:
     calibrated = {
         split: _comparisons_from_json(of_split) for split, of_split in stored.get("calibrated_comparisons", {}).items()
     }
-    return Run(folder, read_json(folder / "metrics.json"), diagrams, comparisons, calibrated)
+    pair = stored.get("cascade")
+    cascade = None if pair is None else CascadeEvaluation.from_dict(pair)
+    return Run(folder, read_json(folder / "metrics.json"), diagrams, comparisons, calibrated, cascade)
 
 
 def summarise_runs(runs: Sequence[Run]) -> RunSummary:
@@ -243,9 +249,12 @@ def summarise_runs(runs: Sequence[Run]) -> RunSummary:
 
 
 def evaluation_to_json(
-    diagrams: Diagrams, comparisons: Sequence[Comparison], calibrated_comparisons: Mapping[str, Sequence[Comparison]]
+    diagrams: Diagrams,
+    comparisons: Sequence[Comparison],
+    calibrated_comparisons: Mapping[str, Sequence[Comparison]],
+    cascade: CascadeEvaluation | None = None,
 ) -> dict[str, Any]:
-    """Convert diagrams and comparisons to the content of ``evaluation.json``, which ``read_run`` reads.
+    """Convert diagrams, comparisons and the cascade to the content of ``evaluation.json``, which ``read_run`` reads.
 
     JSON has no infinity and no NaN: they are stored as the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
 
@@ -257,6 +266,8 @@ def evaluation_to_json(
         The main model against the others on test, as trained.
     calibrated_comparisons : mapping of str to sequence of Comparison
         The same on every split, calibrated.
+    cascade : CascadeEvaluation, optional
+        The main model with its teacher.
 
     Returns
     -------
@@ -269,6 +280,7 @@ def evaluation_to_json(
         "calibrated_comparisons": calibrated_comparisons,
     }
     stored: dict[str, Any] = _to_json(content)
+    stored["cascade"] = None if cascade is None else cascade.to_dict()
     return stored
 
 

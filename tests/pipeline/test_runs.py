@@ -70,6 +70,27 @@ def test_metrics_are_those_of_the_predictions(place):
     assert main_stage(facts["stages"]) == "student"
 
 
+def test_the_cascade_of_student_and_teacher_is_stored(place):
+    run = read_run(place / "run")
+    assert (run.cascade.student, run.cascade.teacher, run.cascade.alone) == ("student", "teacher", "alone")
+    assert list(run.cascade.splits) == ["dev", "test", "other"]
+    stages = run.facts["stages"]
+    assert run.cascade.costs == (stages["student"]["ms_per_example"], stages["teacher"]["ms_per_example"])
+    for name in ("test", "other"):
+        split = run.cascade.splits[name]
+        for stage, point in (
+            ("student", split.cascade.student_alone),
+            ("teacher", split.cascade.teacher_alone),
+            ("alone", split.alone.student_alone),
+        ):
+            calibrated = stages[stage]["sets"][name]["calibrated"]
+            assert point.accuracy == pytest.approx(calibrated["accuracy"]["value"])
+            assert point.nll == pytest.approx(calibrated["nll"]["value"])
+            assert point.ece == pytest.approx(calibrated["ece"]["value"])
+        assert set(split.checks) == {"accepted", "output", "loss"}
+    assert run.cascade.sentence.startswith("do not: no threshold")  # a dev set this small can promise nothing
+
+
 def test_a_teacher_without_its_student_is_trained_alike(place):
     """The alone stage differs from the student in its terms only."""
     recipe = load_recipe(place / "run" / "recipe.toml")

@@ -8,7 +8,7 @@
 ``STAGE/model/``, ``STAGE/history.json``  the trained model; losses and dev metrics after every epoch
 ``STAGE/stage.json``                  the part of ``metrics.json`` about this stage
 ``evaluation.json``                   reliability diagrams, and the main model compared with the others, as trained on test and
-                                      calibrated on every split
+                                      calibrated on every split; its cascade with the teacher
 ``metrics.json``                      metrics of every stage on every split; written last, so its presence means finished
 ====================================  ==================================================================================
 """
@@ -32,6 +32,7 @@ from distilcal.evaluation import (
     ScoreEvaluation,
     SplitEvaluation,
     SplitsEvaluation,
+    calibrate_splits,
     class_scores,
     compare_models,
     evaluate_splits,
@@ -45,7 +46,7 @@ from distilcal.pipeline.stage import MAP, Stage
 from distilcal.pipeline.timing import Timing, time_in_turns
 from distilcal.predictions import Predictions
 from distilcal.runs import evaluation_to_json, main_stage
-from distilcal.selective import Threshold
+from distilcal.selective import CascadeEvaluation, Threshold, evaluate_cascade
 from distilcal.training import compute_outputs
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,8 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
     main = main_stage(facts)
     comparisons = _compare_with_main(main, test_predictions)
     calibrated_comparisons = {split: _compare_with_main(main, predictions) for split, predictions in calibrated.items()}
-    write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, calibrated_comparisons))
+    cascade = _evaluate_cascade(facts, evaluations, splits, recipe.accuracy, folder)
+    write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, calibrated_comparisons, cascade))
     metrics: dict[str, Any] = {
         "format": 1,
         "name": recipe.name,
@@ -284,3 +286,34 @@ def _compare_with_main(main: str, predictions: Mapping[str, Predictions]) -> lis
     if main not in predictions:
         return []
     return compare_models(predictions[main], [others for stage, others in predictions.items() if stage != main])
+
+
+def _evaluate_cascade(
+    facts: Mapping[str, Mapping[str, Any]],
+    evaluations: Mapping[str, SplitsEvaluation],
+    splits: Splits,
+    accuracy: float,
+    folder: Path,
+) -> CascadeEvaluation | None:
+    """Evaluate the main model with its teacher, both calibrated; None if it has none, or the teacher has no rows of dev."""
+    student = main_stage(facts)
+    teacher = facts[student]["teacher"]
+    if not teacher or "dev" not in evaluations[teacher].splits:
+        return None
+
+    def calibrated(stage: str) -> dict[str, Predictions]:
+        names = [data.name for data in (splits.dev, splits.test, *splits.ood) if data.name in evaluations[stage].splits]
+        predictions = {name: Predictions.load(folder / stage / "predictions" / f"{name}.npz") for name in names}
+        return calibrate_splits(predictions, evaluations[stage].calibrator)
+
+    alone = "alone" if "alone" in facts and student != "alone" else None
+    milliseconds = (facts[student]["ms_per_example"], facts[teacher]["ms_per_example"])
+    return evaluate_cascade(
+        calibrated(student),
+        calibrated(teacher),
+        None if alone is None else calibrated(alone),
+        names=(student, teacher, alone),
+        accuracy=accuracy,
+        costs=milliseconds if all(milliseconds) else None,
+        unit="ms",
+    )

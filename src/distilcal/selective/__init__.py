@@ -3,12 +3,13 @@
 ``risk_coverage`` shows the trade-off, ``aurc`` sums it up, ``threshold`` chooses a confidence above which predictions have a
 required accuracy, with a guarantee that holds for any classifier. ``cascade`` shows what a student and its teacher give
 together for every share that is handed over; ``output_threshold`` and ``loss_threshold`` make promises about the pair, and
-``check_promise`` checks any promise on other rows.
+``check_promise`` checks any promise on other rows; ``evaluate_cascade`` does all of it.
 """
 
 from distilcal.selective.bounds import paired_rate_interval
 from distilcal.selective.cascades import Cascade, CascadePoint, cascade, check_costs
 from distilcal.selective.curves import RiskCoverage, area_under, aurc, excess_area, excess_aurc, risk_coverage
+from distilcal.selective.evaluation import CascadeEvaluation, CascadeSplit, evaluate_cascade
 from distilcal.selective.formatting import counted, in_percent
 from distilcal.selective.promises import (
     CascadeThreshold,
@@ -23,7 +24,9 @@ from distilcal.selective.thresholds import SEARCH_STARTS, Threshold, threshold
 __all__ = [
     "SEARCH_STARTS",
     "Cascade",
+    "CascadeEvaluation",
     "CascadePoint",
+    "CascadeSplit",
     "CascadeThreshold",
     "PromiseCheck",
     "RiskCoverage",
@@ -34,6 +37,7 @@ __all__ = [
     "check_costs",
     "check_promise",
     "counted",
+    "evaluate_cascade",
     "excess_area",
     "excess_aurc",
     "in_percent",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,14 @@ class Threshold:
             "level": self.level,
             "message": self.message,
         }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Threshold:
+        """Return what :meth:`to_dict` stored; a value of None where a number is expected is NaN."""
+        values = {name: value for name, value in stored.items() if name != "wanted"}
+        for name in ("accuracy", "guaranteed"):
+            values[name] = math.nan if values[name] is None else values[name]
+        return cls(**values, target_accuracy=stored["wanted"])
 
 
 def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: float = 0.95) -> Threshold:
