@@ -4,6 +4,7 @@
 required accuracy, with a guarantee that holds for any classifier. ``cascade`` shows what a student and its teacher give
 together for every share that is handed over; ``output_threshold`` and ``loss_threshold`` make promises about the pair, and
 ``check_promise`` checks any promise on other rows; ``evaluate_cascade`` does all of it.
+Where labels are few, ``to_label`` picks the rows that are worth one.
 """
 
 from distilcal.selective.bounds import paired_rate_interval
@@ -11,6 +12,7 @@ from distilcal.selective.cascades import Cascade, CascadePoint, cascade, check_c
 from distilcal.selective.curves import RiskCoverage, area_under, aurc, excess_area, excess_aurc, risk_coverage
 from distilcal.selective.evaluation import CascadeEvaluation, CascadeSplit, evaluate_cascade
 from distilcal.selective.formatting import counted, in_percent
+from distilcal.selective.labelling import LabelPlan, labelled_threshold, to_label
 from distilcal.selective.promises import (
     CascadeThreshold,
     PromiseCheck,
@@ -28,6 +30,7 @@ __all__ = [
     "CascadePoint",
     "CascadeSplit",
     "CascadeThreshold",
+    "LabelPlan",
     "PromiseCheck",
     "RiskCoverage",
     "Threshold",
@@ -42,9 +45,11 @@ __all__ = [
     "excess_aurc",
     "in_percent",
     "in_points",
+    "labelled_threshold",
     "loss_threshold",
     "output_threshold",
     "paired_rate_interval",
     "risk_coverage",
     "threshold",
+    "to_label",
 ]

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from distilcal.errors import InputError
 from distilcal.metrics import binomial_interval
-from distilcal.predictions import Predictions
+from distilcal.predictions import FloatArray, IntArray, Predictions
 from distilcal.selective.curves import RiskCoverage, risk_coverage
 from distilcal.selective.formatting import counted, in_percent
 
@@ -114,23 +115,17 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
     """
     check_share("accuracy", accuracy)
     check_share("confidence", confidence)
-    from scipy.special import betainc
-
     curve = risk_coverage(predictions)
     n = len(predictions)
     correct = np.rint(curve.accepted * (1 - curve.risk))
     error_share = (1 - confidence) / SEARCH_STARTS
-    # The bound reaches `accuracy` exactly if so many correct by chance, P(Bin(n, accuracy) ≥ correct), is at most the share.
-    passes = (correct > 0) & (betainc(np.maximum(correct, 1), curve.accepted - correct + 1, accuracy) <= error_share)
+    chances = chance_of_so_many_correct(correct, curve.accepted, accuracy)
     fewest = int(np.ceil(np.log(error_share) / np.log(accuracy)))  # all of so many must be correct
     start_sizes = np.geomspace(min(fewest, n), n, SEARCH_STARTS) - 1e-9
-    starts = np.searchsorted(curve.accepted, start_sizes).clip(max=len(passes) - 1)
-    failures = np.append(np.flatnonzero(~passes), len(passes))
-    ends = failures[np.searchsorted(failures, starts)]  # the first failure at or after each start
-    passed = ends > starts
+    starts = np.searchsorted(curve.accepted, start_sizes).clip(max=len(chances) - 1)
+    last, _ = furthest_pass(chances, starts, np.full(SEARCH_STARTS, error_share))
     level = 1 - 2 * error_share  # a one-sided bound is one end of a two-sided interval with twice the error
-    if passed.any():
-        last = int(ends[passed].max()) - 1
+    if last is not None:
         low, _ = binomial_interval(correct[last : last + 1], curve.accepted[last : last + 1].astype(np.float64), level)
         return _reached(curve, last, float(low[0]), accuracy, confidence)
     low, _ = binomial_interval(correct[starts], curve.accepted[starts].astype(np.float64), level)
@@ -187,3 +182,65 @@ def check_share(name: str, value: float) -> None:
     """
     if not 0 < value < 1:
         raise InputError(f"{name} {value} is not between 0 and 1", remedy="give a fraction such as 0.95")
+
+
+def chance_of_so_many_correct(correct: ArrayLike, accepted: ArrayLike, accuracy: float) -> FloatArray:
+    """Compute the probability of at least so many correct rows if the accuracy is exactly this one.
+
+    The exact (Clopper–Pearson) lower bound reaches the accuracy if this is at most the error probability.
+
+    Parameters
+    ----------
+    correct, accepted : array (C,)
+        Numbers of correct and of all accepted rows.
+    accuracy : float
+        The accuracy that is tested.
+
+    Returns
+    -------
+    array (C,)
+
+    Examples
+    --------
+    >>> chance_of_so_many_correct([2, 0], [2, 2], 0.9).round(4).tolist()
+    [0.81, 1.0]
+    """
+    from scipy.special import betainc
+
+    hits, rows = np.asarray(correct), np.asarray(accepted)
+    return np.where(hits > 0, betainc(np.maximum(hits, 1), rows - hits + 1, accuracy), 1.0)
+
+
+def furthest_pass(chances: FloatArray, starts: IntArray, shares: FloatArray) -> tuple[int | None, float]:
+    """Search for the last position that can be accepted, by fixed-sequence testing from several starts.
+
+    Each start has a share of the error probability and continues to later positions as long as their chance is at most that.
+
+    Parameters
+    ----------
+    chances : array (C,)
+        The p-value of each position.
+    starts : array of int (S,)
+        Positions at which the search starts.
+    shares : array (S,)
+        Their shares of the error probability.
+
+    Returns
+    -------
+    last : int or None
+        The furthest position that a search reached; None if none passed.
+    share : float
+        The share with which it was reached; 0 if none was.
+
+    Examples
+    --------
+    >>> furthest_pass(np.array([0.01, 0.02, 0.2, 0.01]), np.array([0, 2]), np.array([0.025, 0.025]))
+    (1, 0.025)
+    """
+    furthest = (-1, 0.0)  # of equally far ones the largest share, which has the tightest bound
+    for start, share in zip(starts.tolist(), shares.tolist(), strict=True):
+        failures = np.flatnonzero(chances[start:] > share)
+        passed = int(failures[0]) if len(failures) else len(chances) - start
+        if passed:
+            furthest = max(furthest, (start + passed - 1, share))
+    return (None, 0.0) if furthest[0] < 0 else furthest
