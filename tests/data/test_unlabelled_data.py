@@ -253,6 +253,16 @@ def test_unlabelled_rows_are_the_last_of_train_and_change_nothing_else(files):
     assert np.bincount(limited.train.labels + 1).tolist() == [71, 4, 4]
 
 
+def test_unlabelled_rows_can_be_limited(files):
+    sources = {"train": str(files / "plain.csv"), "unlabelled": [str(files / "more.csv")]}
+    whole = read_splits(DataSettings(**sources))
+    some = read_splits(DataSettings(**sources, limit_unlabelled=2))
+    assert int((~some.train.is_labelled).sum()) == 2
+    assert some.labelled.fingerprint == whole.labelled.fingerprint
+    assert set(some.train.ids) < set(whole.train.ids)
+    assert read_splits(DataSettings(**sources, limit_unlabelled=10**6)).train.fingerprint == whole.train.fingerprint
+
+
 def test_overlaps_with_unlabelled_rows_are_named_apart(files):
     settings = DataSettings(train=str(files / "plain.csv"), test=str(files / "test.csv"), unlabelled=[str(files / "more.csv")])
     found = {(o.first, o.second): o.rows for o in read_splits(settings).overlaps()}

@@ -54,6 +54,9 @@ class DataSettings(Settings):
         description="Train on at most this many labelled examples, each class in its share; 0: all of them. Unlabelled ones "
         "are not limited.",
     )
+    limit_unlabelled: int | None = Field(
+        default=None, ge=1, description="Use at most this many of the unlabelled examples; unset: all of them."
+    )
     limit_test: int = Field(default=0, ge=0, description="The same for dev, test and each other domain.")
     soft_labels: bool = Field(
         default=False, description="Train on the votes of the raters (columns `label_prob_<class>`) where the data have them."
@@ -360,6 +363,10 @@ class StageSettings(Settings):
         default="auto",
         description="Use the teacher's cached outputs, or run it on inputs that change (augmented images); `auto`: run it if "
         "they change.",
+    )
+    unlabelled: bool | None = Field(
+        default=None,
+        description="Whether to learn from the unlabelled examples; unset: if a term can. `false`: a control without them.",
     )
     predictions: ListOf[str] = Field(
         default=(), description="Files of predictions of a model that is not at hand, in place of `model`."

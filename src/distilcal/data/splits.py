@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from distilcal.config.schema import DataSettings
 from distilcal.data.catalogue import load_benchmark
 from distilcal.data.corruptions import corrupted, parse_corruption
@@ -157,6 +159,8 @@ def read_splits(settings: DataSettings, loaded: Mapping[str, Dataset] = MappingP
     train = train.with_role("train", "train")
     labelled = labelled_part(train) if train.is_labelled.any() else train
     train = add_unlabelled(train, unlabelled)
+    if settings.limit_unlabelled is not None:
+        train = _limit_unlabelled(train, settings.limit_unlabelled, seed=settings.seed)
     reserved = ["train", "dev", "test"]
     reserved += [name if severity is None else f"{name}-{severity}" for name, severity in corruptions]
     names = _unique_names([data.name for data in ood], reserved)
@@ -221,6 +225,15 @@ def _limit_labelled(train: Dataset, limit: int, *, seed: int) -> Dataset:
     labelled = labelled_part(train).sample(limit, seed=seed)
     unlabelled = [] if train.is_labelled.all() else [train.select(~train.is_labelled)]
     return add_unlabelled(labelled, unlabelled)
+
+
+def _limit_unlabelled(train: Dataset, limit: int, *, seed: int) -> Dataset:
+    """All labelled examples and at most this many of the unlabelled ones, in their order."""
+    unlabelled = np.flatnonzero(~train.is_labelled)
+    if len(unlabelled) <= limit:
+        return train
+    drawn = np.random.default_rng(seed).choice(unlabelled, limit, replace=False)
+    return train.select(np.sort(np.append(np.flatnonzero(train.is_labelled), drawn)))
 
 
 def _read_source(

@@ -16,7 +16,7 @@ from distilcal.models.pretrained import PACKAGE, resolve_model
 from distilcal.pipeline.rows import stage_data
 
 # What is done after training, and what the key holds by another key.
-NOT_IN_KEY = ("calibrate", "teacher", "predictions", "map")
+NOT_IN_KEY = ("calibrate", "teacher", "predictions", "map", "unlabelled")  # the data, which are in it, say the last
 MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model")
 
 

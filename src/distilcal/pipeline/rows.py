@@ -9,7 +9,7 @@ from distilcal.losses import LOSSES, needs_labels
 
 
 def uses_unlabelled(stage: StageSettings) -> bool:
-    """Return whether a term of a stage can look at examples without a label.
+    """Return whether a stage learns from examples without a label: if one of its terms can, unless its settings say no.
 
     Parameters
     ----------
@@ -26,6 +26,8 @@ def uses_unlabelled(stage: StageSettings) -> bool:
     >>> uses_unlabelled(StageSettings(model=ModelSettings(name="mlp"), terms=[TermSettings(loss="cross_entropy")]))
     False
     """
+    if stage.unlabelled is False:
+        return False
     return any(not needs_labels(LOSSES[term.loss]) for term in stage.terms if term.loss in LOSSES)
 
 
