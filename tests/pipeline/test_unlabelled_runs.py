@@ -213,3 +213,15 @@ def test_a_recipe_names_its_unlabelled_data(data):
         parse_recipe({"data": {"train": "a.csv", "unlabelled": "more.csv"}, "stages": {"s": trained_teacher()}})
     with pytest.raises(InputError, match=r"labelled_share = 0"):
         parse_recipe({"data": {"train": "a.csv"}, "stages": {"s": {**trained_teacher(), "train": {"labelled_share": 0}}}})
+
+
+def test_a_stage_can_leave_out_the_unlabelled_examples(data, tmp_path):
+    """It is then the stage that a run without them has, under the same key."""
+
+    def keys(stage, **more):
+        stages = {"teacher": trained_teacher(), "student": stage}
+        return {s.name: s.key for s in plan(recipe(data, stages, **more), tmp_path).stages}
+
+    assert keys(student(unlabelled=False)) == keys(student(), unlabelled=False)
+    assert keys(student(unlabelled=True)) == keys(student())
+    assert keys(student(unlabelled=False))["student"] != keys(student())["student"]
