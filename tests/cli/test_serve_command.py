@@ -16,20 +16,22 @@ BLOCK = "import sys\nsys.modules['torch'] = sys.modules['transformers'] = None\n
 
 def test_an_onnx_is_served_without_torch(tmp_path):
     write_word_student(tmp_path / "words.onnx", dev_rows(), required_accuracy=0.8)
+    write_word_student(tmp_path / "teacher.onnx", swapped=True)
     begun = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-c", BLOCK, "serve", "words.onnx", "--port", "0", "--max-batch", "3"],
+        [sys.executable, "-c", BLOCK, "serve", "words.onnx", "--port", "0", "--max-batch", "3", "--defer-to", "teacher.onnx"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     try:
         line = process.stdout.readline()
         assert line.startswith("Serving words.onnx on http://127.0.0.1:"), process.stderr.read()
         url = line.split()[-1]
-        status, _, content = post(f"{url}/predict", {"texts": ["very good", "bad"]})
+        status, _, content = post(f"{url}/predict", {"texts": ["very good", "bad", "film"]})
         assert time.monotonic() - begun < 20
         assert status == 200
         probs = [answer["probabilities"]["pos"] for answer in content["predictions"]]
-        assert probs == pytest.approx([word_probs("very good"), word_probs("bad")], abs=1e-6)
+        assert probs == pytest.approx([word_probs("very good"), word_probs("bad"), 1 - word_probs("film")], abs=1e-6)
+        assert [answer["answered_by"] for answer in content["predictions"]] == ["student", "student", "teacher"]
         assert content["accuracy"] == 0.8
         assert content["model"] == "words.onnx"
         assert post(f"{url}/predict", {"texts": ["a"] * 4})[0] == 413
@@ -49,3 +51,6 @@ def test_mistakes_are_one_line(tmp_path):
     assert "no dev predictions" in refused.stderr
     assert "cannot listen" in command("serve", tmp_path / "words.onnx", "--host", "203.0.113.1", code=2).stderr
     assert "there is no such file" in command("serve", tmp_path / "missing.onnx", code=2).stderr
+    deferring = ["serve", tmp_path / "words.onnx", "--threshold", 0.8, "--defer-to"]
+    assert "there is no such file" in command(*deferring, tmp_path / "missing.onnx", code=2).stderr
+    assert "is not the URL of a service" in command(*deferring, "http://", code=2).stderr

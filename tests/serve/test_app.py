@@ -124,6 +124,7 @@ INVALID = [
     (b'{"texts": ["a"], "accuracy": 2}', 422, "between 0 and 1"),
     (b'{"texts": ["a"], "accuracy": "0.9"}', 422, "between 0 and 1"),
     (b'{"texts": ["a"], "accuracy": NaN}', 422, "between 0 and 1"),
+    (b'{"texts": ["a"], "defer": "yes"}', 422, "defer must be true or false"),
     (b'{"texts": ["1", "2", "3", "4", "5", "6"]}', 413, "send at most 5 in one request"),
     (b'{"texts": ["a", "' + b"b" * 101 + b'"]}', 413, "texts[1] has 101 characters; send at most 100"),
     (b'{"texts": ["' + b"b" * 2000 + b'"]}', 413, "larger than 2,000 bytes"),
@@ -238,7 +239,7 @@ def test_the_description_is_complete(url):
     schema = fetch(f"{url}/openapi.json")[2]
     assert set(schema["paths"]) == {"/predict", "/health"}
     request = schema["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert set(request["properties"]) == {"texts", "accuracy"}
+    assert set(request["properties"]) == {"texts", "accuracy", "defer"}
     assert request["properties"]["texts"]["maxItems"] == 5
     docs = fetch(f"{url}/docs")[2]
     for name in ("POST /predict", "GET /health", "predictions[].hand_over", "limits.max_chars", "curl"):

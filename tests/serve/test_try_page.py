@@ -128,3 +128,21 @@ def test_the_description_fits_narrow_screens(page, url):
     size = page.evaluate("[document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]")
     assert size[0] <= size[1]
     assert page.problems == []
+
+
+def test_the_page_tells_who_answered(page):
+    with server_in_thread(promising_student(), confidence=0.9, defer_to=lambda texts: ["short"] * len(texts)) as url:
+        page.open(f"{url}/")
+        classify(page, "abcdefg")
+        assert text_of(page, "about").endswith("<lambda>.")
+        assert text_of(page, "verdict") == "Answered by the teacher: short."
+        assert page.evaluate(BARS) == []  # the teacher gave a label only
+        assert text_of(page, "promise") == "The model's own answers from 90.0% on are kept."
+        page.open(f"{url}/")
+        classify(page, "abcdefghijklmno")
+        assert text_of(page, "verdict") == "Accept: long, 100.0% sure."
+    with server_in_thread(promising_student(), confidence=0.9, defer_to=lambda texts: [None] * len(texts)) as url:
+        page.open(f"{url}/")
+        classify(page, "abcdefg")
+        assert text_of(page, "verdict") == "Hand over to a human: the teacher has no answer."
+    assert page.problems == []

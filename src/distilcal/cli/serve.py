@@ -18,6 +18,10 @@ from distilcal.cli.options import FOLDER
 @click.option("--stage", default="", help="Which model of a run.  [default: its student]")
 @click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
+@click.option("--threshold", "confidence", type=click.FloatRange(0, 1),
+              help="Lowest confidence of these answers, in place of an accuracy.")  # fmt: skip
+@click.option("--defer-to", metavar="TEACHER",
+              help="Who answers instead of a human: a model as MODEL, RUN/STAGE, or the URL of a distilcal serve.")  # fmt: skip
 @click.option("--max-batch", type=click.IntRange(1), default=256, show_default=True, help="Examples in a request.")
 @click.option("--max-bytes", type=click.IntRange(1), default=1_000_000, show_default=True, help="Bytes of a request.")
 @click.option("--max-chars", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of an example.")
@@ -26,11 +30,11 @@ from distilcal.cli.options import FOLDER
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True,
               help="Requests that the model runs at a time; each may use several cores.")  # fmt: skip
 @click.option("--access-log", is_flag=True, help="Log a line for every request.")
-def serve_command(model: Path, stage: str, accuracy: float | None, **settings: Any) -> None:
+def serve_command(model: Path, stage: str, **settings: Any) -> None:
     """Serve a model over HTTP: /predict, /health, /docs, and a page to try it at /.
 
-    MODEL is an .onnx, which needs no torch, the folder of a run, or a folder that save_pretrained wrote. Stop with Ctrl+C or
-    SIGTERM: requests that run are answered first.
+    MODEL is an .onnx, which needs no torch, the folder of a run, or a folder that save_pretrained wrote. With --defer-to, a
+    teacher answers where the confidence is too low. Stop with Ctrl+C or SIGTERM: requests that run are answered first.
     """
     let_threads_sleep()
     from distilcal.api import load
@@ -38,6 +42,4 @@ def serve_command(model: Path, stage: str, accuracy: float | None, **settings: A
 
     with plain_warnings():
         student = load(model, stage)
-        if accuracy is not None:
-            student.threshold(accuracy)  # raises if nothing can be promised
-        serve(student, accuracy=accuracy, on_start=lambda url: click.echo(f"Serving {model} on {url}"), **settings)
+        serve(student, on_start=lambda url: click.echo(f"Serving {model} on {url}"), **settings)

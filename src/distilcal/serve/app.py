@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,18 +20,32 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from numpy.typing import NDArray
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from distilcal import __version__
-from distilcal.errors import InputError
-from distilcal.inference import Student
-from distilcal.selective import Threshold
+from distilcal.data.dataset import Dataset
+from distilcal.errors import InputError, TeacherError
+from distilcal.inference import Acceptance, DeferralTeacher, Student
+from distilcal.inference.called import CalledAnswer
+from distilcal.inference.deferral import ask_about, merge_answers
+from distilcal.inference.remote import is_url, remote_teacher
+from distilcal.predictions import FloatArray
 from distilcal.serve.documentation import render_documentation
 from distilcal.serve.images import check_pillow, decode_images
-from distilcal.serve.messages import Health, PredictResponse, ServiceError, parse_request, request_model
+from distilcal.serve.messages import (
+    Counts,
+    Health,
+    ParsedRequest,
+    PredictResponse,
+    ServiceError,
+    TeacherState,
+    parse_request,
+    request_model,
+)
 from distilcal.serve.pages import read_page, render_page
 from distilcal.serve.queue import ModelQueue, TooManyRequests
 
@@ -41,6 +56,10 @@ MAX_REQUESTS = 256
 BODY_SECONDS = 10.0  # in which the whole body of a request must have arrived
 ERRORS = (400, 408, 413, 415, 422, 500, 503)  # statuses of answers to /predict
 KEPT_THRESHOLDS = 64  # for different accuracies of requests
+SERVICE_THREADS = 16  # in which another service is asked
+TOO_LOW = "the confidence is below the threshold"
+NO_ANSWER = "the teacher has no answer"
+TEACHER_FAILED = "the teacher failed; the log of the service says why"
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -61,10 +80,25 @@ class RequestLimits:
     max_requests: int
 
 
+@dataclass(frozen=True)
+class DeferredRequest:
+    """A request of which the model has done its part, and a teacher has the rest to do."""
+
+    data: Dataset
+    probs: FloatArray
+    acceptance: Acceptance
+    deferred: NDArray[np.bool_]
+
+
+logger = logging.getLogger(__name__)
+
+
 def create_app(
     student: Student,
     *,
     accuracy: float | None = None,
+    confidence: float | None = None,
+    defer_to: Any = None,
     max_batch: int = MAX_BATCH,
     max_bytes: int = MAX_BYTES,
     max_chars: int = MAX_CHARS,
@@ -80,6 +114,11 @@ def create_app(
     accuracy : float, optional
         The accuracy that answers should have which are not handed over; a request may name another. By default the one that
         the student's run required. Without dev predictions nothing can be promised, and the flags are null.
+    confidence : float, optional
+        The lowest confidence of these answers, in place of an accuracy.
+    defer_to : object, optional
+        A teacher that answers in place of a human: the URL of another service, or all else that `Student.predict` takes. Where
+        it fails, the answer is handed over to a human.
     max_batch : int, default 256
         How many examples a request may hold.
     max_bytes : int, default 1,000,000
@@ -99,7 +138,7 @@ def create_app(
     Raises
     ------
     InputError
-        If the accuracy is not between 0 and 1.
+        If the accuracy is not between 0 and 1, or the teacher cannot answer for this student.
     MissingDependencyError
         If the student reads images and Pillow is not installed.
 
@@ -115,13 +154,16 @@ def create_app(
     if student.input_kind == "images":
         check_pillow()
     limits = RequestLimits(max_batch, max_bytes, max_chars, max_requests)
-    accuracy = student.required_accuracy if accuracy is None else accuracy
-    service = Service(student, accuracy, limits, ModelQueue(threads, max_requests))
+    acceptance = None
+    if student.dev is not None or any(setting is not None for setting in (accuracy, confidence, defer_to)):
+        acceptance = student.acceptance(accuracy=accuracy, confidence=confidence)
+    teacher = None if defer_to is None else find_teacher(student, defer_to)
+    service = Service(student, acceptance, teacher, limits, threads)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        service.queue.close()
+        service.close()
 
     app = FastAPI(
         title=service.student.name,
@@ -163,23 +205,42 @@ class Service:
     ----------
     student : Student
         The model.
-    accuracy : float
-        Required accuracy where a request names none.
+    acceptance : Acceptance, optional
+        Which answers are kept where a request names no accuracy.
+    teacher : DeferralTeacher, optional
+        Who answers what is deferred.
     limits : RequestLimits
         What requests may hold.
-    queue : ModelQueue
-        Where the model runs.
+    threads : int
+        How many requests the model runs at a time; as many run a teacher that is a model, beside them.
     """
 
-    def __init__(self, student: Student, accuracy: float, limits: RequestLimits, queue: ModelQueue):
+    def __init__(
+        self,
+        student: Student,
+        acceptance: Acceptance | None,
+        teacher: DeferralTeacher | None,
+        limits: RequestLimits,
+        threads: int,
+    ):
         self.student = copy.copy(student)
         self.student.name = PurePath(student.name).name  # clients need not know where it is on disk
+        self.default = acceptance
+        self.teacher = teacher
         self.limits = limits
-        self.queue = queue
+        self.queue = ModelQueue(threads, limits.max_requests)
+        is_service = teacher is not None and teacher.is_service
+        self.teacher_queue = ModelQueue(SERVICE_THREADS if is_service else threads, limits.max_requests)
         self.request_model = request_model(student.input_kind, limits.max_batch)
-        self.threshold = lru_cache(KEPT_THRESHOLDS)(self.student.threshold)
-        self.default: Threshold | None = None if student.dev is None else self.threshold(accuracy)
+        self.accept = lru_cache(KEPT_THRESHOLDS)(lambda accuracy: self.student.acceptance(accuracy=accuracy))
+        self.counts = Counts(examples=0, deferred=0, by_teacher=0)
+        self._teacher_failing = False
         self._started = time.monotonic()
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self.queue.close()
+        self.teacher_queue.close()
 
     async def predict(self, request: Request) -> dict[str, Any]:
         """Return the answers to a request as the content of its response."""
@@ -189,12 +250,18 @@ class Service:
         try:
             with self.queue.admit():
                 body = await read_body(request, self.limits.max_bytes)
-                return await self.queue.run(self._answer, body, is_abandoned=request.is_disconnected) or {}
+                answered = await self.queue.run(self._answer, body, is_abandoned=request.is_disconnected)
+                if isinstance(answered, DeferredRequest):
+                    answered = await self.teacher_queue.run(self._complete, answered, is_abandoned=request.is_disconnected)
         except TooManyRequests:
             message = f"{self.limits.max_requests} requests are under way; try again later"
             raise HTTPException(503, message, headers={"Retry-After": "1"}) from None
         except InputError as error:
             raise HTTPException(422, str(error)) from None
+        if answered is None:  # the client has left
+            return {}
+        self._count(answered["predictions"])
+        return answered
 
     def health(self) -> dict[str, Any]:
         """Return the content of ``/health``."""
@@ -206,50 +273,128 @@ class Service:
             "input_kind": self.student.input_kind,
             "calibrated": self.student.calibration is not None,
             "calibration": self.student.calibration,
-            "accuracy": None if self.default is None else self.default.target_accuracy,
+            "accuracy": None if self.default is None else self.default.accuracy,
             "threshold": None if self.default is None else self.default.confidence,
             "hand_over": promise if self.default is None else self.default.message,
+            "teacher": self._teacher_state(),
+            "counts": self.counts.model_dump(),
             "limits": vars(self.limits),
             "pending": self.queue.pending,
             "version": __version__,
             "uptime_seconds": round(time.monotonic() - self._started, 3),
         }
 
-    def _parse(self, body: bytes) -> tuple[list[Any], float | None]:
-        """Return the examples and the accuracy of a request, after checking the length of its texts."""
+    def _teacher_state(self) -> dict[str, Any] | None:
+        if self.teacher is None:
+            return None
+        # Clients need not know where it is, neither on disk nor in the network.
+        name = "another service" if self.teacher.is_service else PurePath(self.teacher.name).name
+        return TeacherState(name=name, is_service=self.teacher.is_service, failing=self._teacher_failing).model_dump()
+
+    def _count(self, answers: list[dict[str, Any]]) -> None:
+        """Add the examples of a response; called by the one thread of the event loop."""
+        self.counts.examples += len(answers)
+        self.counts.deferred += sum(answer["deferred"] for answer in answers)
+        self.counts.by_teacher += sum(answer["answered_by"] == "teacher" for answer in answers)
+
+    def _parse(self, body: bytes) -> ParsedRequest:
+        """Return what a request asks for, after checking the length of its texts."""
         kind = self.student.input_kind
-        examples, accuracy = parse_request(self.request_model, body, kind)
+        parsed = parse_request(self.request_model, body, kind)
         if kind not in ("texts", "choices"):
-            return examples, accuracy
-        for row, example in enumerate(examples):
+            return parsed
+        for row, example in enumerate(parsed.examples):
             length = text_length(example)
             if length > self.limits.max_chars:
                 limit = f"send at most {self.limits.max_chars:,} in one example"
                 raise HTTPException(413, f"{kind}[{row}] has {length:,} characters; {limit}")
-        return examples, accuracy
+        return parsed
 
-    def _answer(self, body: bytes) -> dict[str, Any]:
+    def _answer(self, body: bytes) -> dict[str, Any] | DeferredRequest:
         """Parse a request and run the model; called in a thread. Requests that wait are bytes: parsed they take more memory."""
-        examples, accuracy = self._parse(body)
-        lowest = self.default if accuracy is None else self.threshold(accuracy)
+        parsed = self._parse(body)
+        acceptance = self.default if parsed.accuracy is None else self.accept(parsed.accuracy)
+        if acceptance is None and parsed.defer:
+            self.student.acceptance()  # raises: nothing can be promised
         convert = CONVERT.get(self.student.input_kind, list)
-        predictions = self.student.predictions(self.student.as_dataset(convert(examples)))
-        classes = self.student.classes
+        data = self.student.as_dataset(convert(parsed.examples))
+        probs = self.student.predictions(data).probs
+        nothing = np.zeros(len(data), dtype=bool)
+        if acceptance is None:
+            return self._content(probs, None, nothing, [None] * len(data))
+        too_low = acceptance.defers(probs.max(axis=1))
+        if parsed.defer is False or (parsed.defer is None and self.teacher is None):
+            return self._content(probs, acceptance, nothing, too_low.tolist())
+        if self.teacher is None or not too_low.any():
+            return self._content(probs, acceptance, too_low, too_low.tolist(), reason=TOO_LOW)
+        return DeferredRequest(data, probs, acceptance, too_low)
+
+    def _complete(self, request: DeferredRequest) -> dict[str, Any]:
+        """Ask the teacher about what the model deferred; called in a thread."""
+        assert self.teacher is not None
+        answer, reason = None, NO_ANSWER
+        try:
+            answer = ask_about(self.teacher, request.data.select(request.deferred))
+        except TeacherError as error:
+            if not self._teacher_failing:  # a line for every request would fill disks
+                logger.warning("%s; what is deferred is handed over until it answers", error)
+            reason = TEACHER_FAILED
+        self._teacher_failing = answer is None
+        handed_over = request.deferred.copy()
+        if answer is not None:
+            handed_over[request.deferred] = answer.predicted < 0
+        return self._content(request.probs, request.acceptance, request.deferred, handed_over.tolist(), answer, reason)
+
+    def _content(
+        self,
+        probs: FloatArray,
+        acceptance: Acceptance | None,
+        deferred: NDArray[np.bool_],
+        hand_over: list[Any],
+        answer: CalledAnswer | None = None,
+        reason: str = "",
+    ) -> dict[str, Any]:
+        """The content of a response."""
+        merged = merge_answers(self.student.classes, probs, deferred, answer)
         answers = []
-        for probs, predicted in zip(predictions.probs.tolist(), predictions.predicted.tolist(), strict=True):
-            answer = {
-                "label": classes[predicted],
-                "confidence": probs[predicted],
-                "probabilities": dict(zip(classes, probs, strict=True)),
-                "hand_over": None if lowest is None else is_handed_over(probs[predicted], lowest),
-            }
-            answers.append(answer)
+        for one, row, is_handed_over in zip(merged.to_list(), merged.probs.tolist(), hand_over, strict=True):
+            known = None if row[0] != row[0] else dict(zip(self.student.classes, row, strict=True))  # NaN: a label only
+            fields = {**one._asdict(), "probabilities": known, "hand_over": is_handed_over}
+            answers.append({**fields, "reason": reason if one.label is None else None})
         return {
             "predictions": answers,
-            "accuracy": None if lowest is None else lowest.target_accuracy,
-            "threshold": None if lowest is None else lowest.confidence,
+            "accuracy": None if acceptance is None else acceptance.accuracy,
+            "threshold": None if acceptance is None else acceptance.confidence,
             "model": self.student.name,
         }
+
+
+def find_teacher(student: Student, defer_to: Any) -> DeferralTeacher:
+    """Return who answers what a student defers; another service need not answer yet.
+
+    Parameters
+    ----------
+    student : Student
+        Who defers.
+    defer_to : object
+        See `create_app`.
+
+    Returns
+    -------
+    DeferralTeacher
+
+    Raises
+    ------
+    InputError
+        If it cannot answer for this student.
+    """
+    try:
+        return student.teacher(defer_to)
+    except TeacherError as error:
+        if not isinstance(defer_to, str) or not is_url(defer_to):
+            raise
+        logger.warning("%s; what is deferred is handed over until it answers", error)
+        return remote_teacher(defer_to, student.classes, student.input_kind, check=False)
 
 
 class SecurityHeaders:
@@ -366,11 +511,6 @@ def as_vectors(rows: list[list[float]]) -> np.ndarray[Any, np.dtype[np.float32]]
 
 # How the examples of a request become what `Student.as_dataset` reads; texts and choices are that already.
 CONVERT: dict[str, Callable[[list[Any]], Any]] = {"images": decode_images, "vectors": as_vectors}
-
-
-def is_handed_over(confidence: float, threshold: Threshold) -> bool:
-    """Return whether an answer of this confidence is handed over."""
-    return threshold.confidence is None or confidence < threshold.confidence
 
 
 def _add_pages(app: FastAPI, student: Student) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, ValidationError, create_model
 from starlette.exceptions import HTTPException
@@ -25,22 +25,30 @@ EXPECTED = {
 class PredictedExample(BaseModel):
     """The answer to one example."""
 
-    label: str = Field(description="The most probable class.")
-    confidence: float = Field(description="Its calibrated probability.")
-    probabilities: dict[str, float] = Field(description="The calibrated probability of every class.")
+    label: str | None = Field(description="The class; null if it was deferred and nobody answered.")
+    confidence: float | None = Field(
+        description="Its calibrated probability; that of the model's own answer if nobody answered, null if a teacher gave a "
+        "label only."
+    )
+    probabilities: dict[str, float] | None = Field(description="The same for every class; null if a teacher gave a label only.")
     hand_over: bool | None = Field(
-        description="Whether the confidence is too low to promise the accuracy, so that a human should answer; "
+        description="Whether a human should answer, because the confidence is too low and no teacher answered; "
         "null if the model has no dev predictions to choose a threshold on."
     )
+    deferred: bool = Field(description="Whether the model left the answer to others, because its confidence is too low.")
+    answered_by: Literal["student", "teacher"] | None = Field(description="Who gave the label: the model, or its teacher.")
+    reason: str | None = Field(description="Why there is no label.")
 
 
 class PredictResponse(BaseModel):
     """The answers to one request."""
 
     predictions: list[PredictedExample] = Field(description="One per example, in the order of the request.")
-    accuracy: float | None = Field(description="The accuracy that answers should have which are not handed over.")
+    accuracy: float | None = Field(
+        description="The accuracy that the model's own answers should have; null if the threshold itself was chosen."
+    )
     threshold: float | None = Field(
-        description="Answers of lower confidence are handed over; null if none can be promised, so that all are."
+        description="Answers of lower confidence are handed over or deferred; null if none can be promised, so that all are."
     )
     model: str = Field(description="Name of the model.")
 
@@ -52,6 +60,22 @@ class Limits(BaseModel):
     max_bytes: int = Field(description="Bytes of a request.")
     max_chars: int = Field(description="Characters of a text.")
     max_requests: int = Field(description="Requests under way, running or waiting.")
+
+
+class TeacherState(BaseModel):
+    """Who answers what the model defers."""
+
+    name: str = Field(description="Name of the model.")
+    is_service: bool = Field(description="Whether it is asked over HTTP.")
+    failing: bool = Field(description="Whether it failed when it was last asked.")
+
+
+class Counts(BaseModel):
+    """Examples since the start."""
+
+    examples: int = Field(description="All that were answered or handed over.")
+    deferred: int = Field(description="Those that the model left to others.")
+    by_teacher: int = Field(description="Those that the teacher answered.")
 
 
 class Health(BaseModel):
@@ -66,6 +90,8 @@ class Health(BaseModel):
     accuracy: float | None = Field(description="The accuracy of hand-over if a request names none.")
     threshold: float | None = Field(description="The confidence below which answers are then handed over.")
     hand_over: str = Field(description="What can be promised, as a sentence.")
+    teacher: TeacherState | None = Field(description="Who answers what the model defers; null: a human.")
+    counts: Counts
     limits: Limits
     pending: int = Field(description="Requests under way.")
     version: str = Field(description="Version of distilcal.")
@@ -76,6 +102,14 @@ class ServiceError(BaseModel):
     """Every error."""
 
     error: str = Field(description="What is wrong and what to do.")
+
+
+class ParsedRequest(NamedTuple):
+    """What a request asks for."""
+
+    examples: list[Any]
+    accuracy: float | None
+    defer: bool | None
 
 
 def request_model(input_kind: str, max_batch: int) -> type[BaseModel]:
@@ -91,7 +125,7 @@ def request_model(input_kind: str, max_batch: int) -> type[BaseModel]:
     Returns
     -------
     type of BaseModel
-        With the examples and an optional accuracy; nothing else is accepted and nothing is converted.
+        With the examples, an optional accuracy and whether to defer; nothing else is accepted and nothing is converted.
 
     Examples
     --------
@@ -101,15 +135,24 @@ def request_model(input_kind: str, max_batch: int) -> type[BaseModel]:
     """
     examples = Field(description=f"Each {EXPECTED[input_kind]}.", min_length=1, max_length=max_batch)
     accuracy = Field(default=None, gt=0, lt=1, description="Required accuracy of the answers that are not handed over.")
-    fields: dict[str, Any] = {input_kind: (EXAMPLES[input_kind], examples), "accuracy": (float | None, accuracy)}
+    defer = Field(
+        default=None,
+        description="Whether others answer where the confidence is too low: the teacher, or a human, for whom the label is "
+        "null. By default if the service has a teacher.",
+    )
+    fields: dict[str, Any] = {
+        input_kind: (EXAMPLES[input_kind], examples),
+        "accuracy": (float | None, accuracy),
+        "defer": (bool | None, defer),
+    }
     # Unknown keys are refused by `parse_request`: pydantic would write a message for each of them.
     config = ConfigDict(extra="allow", strict=True, json_schema_extra={"additionalProperties": False})
     model: type[BaseModel] = create_model("PredictRequest", __config__=config, **fields)
     return model
 
 
-def parse_request(model: type[BaseModel], body: bytes, input_kind: str) -> tuple[list[Any], float | None]:
-    """Return the examples and the accuracy of a request.
+def parse_request(model: type[BaseModel], body: bytes, input_kind: str) -> ParsedRequest:
+    """Return what a request asks for.
 
     Parameters
     ----------
@@ -122,7 +165,7 @@ def parse_request(model: type[BaseModel], body: bytes, input_kind: str) -> tuple
 
     Returns
     -------
-    list, and float or None
+    ParsedRequest
 
     Raises
     ------
@@ -132,7 +175,7 @@ def parse_request(model: type[BaseModel], body: bytes, input_kind: str) -> tuple
     Examples
     --------
     >>> parse_request(request_model("texts", max_batch=2), b'{"texts": ["a fine film"], "accuracy": 0.9}', "texts")
-    (['a fine film'], 0.9)
+    ParsedRequest(examples=['a fine film'], accuracy=0.9, defer=None)
     """
     try:
         message = model.model_validate_json(body)
@@ -141,7 +184,7 @@ def parse_request(model: type[BaseModel], body: bytes, input_kind: str) -> tuple
     for key in message.model_extra or ():
         raise HTTPException(422, f"unknown key {key!r:.60}; {_usage(input_kind)}")
     values = dict(message)
-    return values[input_kind], values["accuracy"]
+    return ParsedRequest(values[input_kind], values["accuracy"], values["defer"])
 
 
 def _refusal(error: ValidationError, input_kind: str) -> HTTPException:
@@ -154,6 +197,8 @@ def _refusal(error: ValidationError, input_kind: str) -> HTTPException:
         return HTTPException(422, f"the examples are missing; {_usage(input_kind)}")
     if place[0] == "accuracy":
         return HTTPException(422, "accuracy must be a number between 0 and 1, such as 0.95")
+    if place[0] == "defer":
+        return HTTPException(422, "defer must be true or false")
     if len(place) > 1:
         return HTTPException(422, f"{input_kind}[{place[1]}]: expected {EXPECTED[input_kind]}")
     if kind == "too_long":

@@ -28,7 +28,8 @@ const percent = (share) => (100 * share).toFixed(1) + "%";
 
 function describe(health) {
   kind = health.input_kind;
-  byId("about").textContent = `Reads ${kind}; ${health.classes.length} classes. ${health.calibrated ? "" : "Not known to be calibrated."}`;
+  byId("about").textContent = `Reads ${kind}; ${health.classes.length} classes. ${health.calibrated ? "" : "Not known to be calibrated. "}`
+    + (health.teacher === null ? "" : `Defers to ${health.teacher.name}.`);
   if (kind === "choices") {
     byId("first-label").textContent = "Prompt";
     byId("second-summary").textContent = byId("second-label").textContent = "Endings, one a line";
@@ -46,22 +47,29 @@ function describe(health) {
   }
 }
 
+function promise(response) {
+  if (response.threshold === null) return `No confidence can promise ${percent(response.accuracy)} accuracy.`;
+  const from = `The model's own answers from ${percent(response.threshold)} on are`;
+  return response.accuracy === null
+    ? `${from} kept.`
+    : `${from} at least ${percent(response.accuracy)} accurate on data like dev.`;
+}
+
 function verdict(answer, response) {
   const box = byId("verdict"), label = document.createElement("strong");
+  const sure = answer.confidence === null ? "." : `, ${percent(answer.confidence)} sure.`;
   label.textContent = answer.label;
+  box.className = answer.hand_over ? "over" : "accept";
   if (answer.hand_over === null) {
     box.className = "";
-    box.replaceChildren(label, `, ${percent(answer.confidence)} sure.`);
+    box.replaceChildren(label, sure);
     byId("promise").textContent = "The model has no dev predictions, so no accuracy can be promised.";
     return;
   }
-  box.className = answer.hand_over ? "over" : "accept";
-  const advice = answer.hand_over ? "Hand over to a human: " : "Accept: ";
-  box.replaceChildren(advice, label, `, ${percent(answer.confidence)} sure.`);
-  const accuracy = percent(response.accuracy);
-  byId("promise").textContent = response.threshold === null
-    ? `No confidence can promise ${accuracy} accuracy, so everything is handed over.`
-    : `Answers from ${percent(response.threshold)} on are at least ${accuracy} accurate on data like dev.`;
+  if (answer.label === null) box.replaceChildren(`Hand over to a human: ${answer.reason}.`);
+  else if (answer.answered_by === "teacher") box.replaceChildren("Answered by the teacher: ", label, sure);
+  else box.replaceChildren(answer.hand_over ? "Hand over to a human: " : "Accept: ", label, sure);
+  byId("promise").textContent = promise(response);
 }
 
 function bar(name, share, threshold) {
@@ -88,9 +96,10 @@ function bar(name, share, threshold) {
 
 function show(response) {
   const answer = response.predictions[0];
-  const shares = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]).slice(0, SHOWN_BARS);
+  const shares = Object.entries(answer.probabilities ?? {}).sort((a, b) => b[1] - a[1]).slice(0, SHOWN_BARS);
+  const limit = answer.answered_by === "teacher" ? null : response.threshold;
   verdict(answer, response);
-  byId("bars").replaceChildren(...shares.map(([name, share], n) => bar(name, share, n === 0 ? response.threshold : null)));
+  byId("bars").replaceChildren(...shares.map(([name, share], n) => bar(name, share, n === 0 ? limit : null)));
   byId("result").hidden = false;
 }
 
