@@ -9,7 +9,7 @@ PIP := pip install --quiet --disable-pip-version-check -c constraints.txt
 # A real encoder is distilled on real text, beside what one would have done anyway, and shipped in 8 bits.
 demo: $(VENV)/ready-demo demo/data/vader/ready
 	DISTILCAL_DATA=demo/data $(VENV)/bin/distilcal run src/distilcal/config/recipes/demo.toml --out demo/run --store demo/store
-	DISTILCAL_DATA=demo/data $(VENV)/bin/distilcal export demo/run demo/student.onnx --int8
+	DISTILCAL_DATA=demo/data $(VENV)/bin/distilcal export demo/run demo/student.onnx --int8 --max-drop 2
 
 # Measuring alone, without torch, in seconds.
 eval: $(VENV)/ready
