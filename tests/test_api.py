@@ -208,7 +208,7 @@ def test_images_and_networks_by_name(place, tmp_path):
         distil(place, tmp_path, train=(pixels, labels), teacher="resnet8", dev=(pixels, labels), test=(pixels, labels))
     dev = (pixels[:40], labels[:40])
     planned = distil(place, tmp_path, train=(pixels, labels), teacher="resnet14", student="resnet8", dev=dev, dry_run=True)
-    assert "teacher: would train 1 epochs: 1·cross_entropy, 1·mdca" in str(planned)
+    assert "teacher: would train 1 epochs in batches of 16: 1·cross_entropy, 1·mdca" in str(planned)
 
 
 def test_vectors_and_pairs(place, tmp_path):

@@ -162,8 +162,8 @@ def distill(
     id_column: str = "",
     group: str = "",
     teacher_labels: Sequence[str] | str | None = (),
-    epochs: int = 3,
-    batch: int = 32,
+    epochs: int | None = None,
+    batch: int | None = None,
     lr: float = 5e-5,
     labelled_share: float | None = None,
     max_length: int = 256,
@@ -221,10 +221,10 @@ def distill(
         Column of groups that are never split between train and test.
     teacher_labels : sequence of str
         Classes of the teacher's outputs, in order, if it does not name them.
-    epochs : int, default 3
-        Passes over the training data.
-    batch : int, default 32
-        Examples in a batch.
+    epochs : int, optional
+        Passes over the training data. By default 3, or as many as make 300 steps, ending early if dev does not improve.
+    batch : int, optional
+        Examples in a batch. By default 16 for fewer than 2,000 training examples, else 32.
     lr : float, default 5e-5
         Learning rate at its highest.
     labelled_share : float, optional

@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 from tiny import save_model
 
 from distilcal.pipeline.distill import DistillSettings, recipe_for_distillation
+from distilcal.training.schedule import resolve_settings
 
 OF_THE_COMMAND = {"out", "store", "changes", "dry_run", "track"}  # where and how it runs, not what
 OF_THE_FUNCTION = {*OF_THE_COMMAND, "column_mapping", "progress"}
@@ -67,3 +68,33 @@ def test_a_student_is_every_second_layer_of_its_teacher(tmp_path):
     (tmp_path / "p.csv").write_text("id,label,prob_a,prob_b\n")
     with pytest.raises(InputError, match="no layers for a student"):
         recipe_for_distillation(settings.replace(teacher=str(tmp_path / "p.csv")))
+
+
+def recipe_of(tmp_path, changes=(), **settings):
+    save_model(tmp_path / "m", head=False)
+    return recipe_for_distillation(DistillSettings(train="t.csv", teacher=str(tmp_path / "m"), **settings), changes)
+
+
+def test_every_model_makes_enough_steps_unless_the_user_says_otherwise(tmp_path):
+    for stage in recipe_of(tmp_path).stages.values():
+        train = resolve_settings(stage.train, 400)
+        assert (train.batch, train.epochs, train.lr, train.warmup, train.patience) == (16, 12, 5e-5, 0.1, 4)
+        large = resolve_settings(stage.train, 50_000)
+        assert (large.batch, large.epochs) == (32, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch", "epochs", "patience"),
+    [
+        ({"epochs": 2}, 16, 2, 0),
+        ({"batch": 64}, 64, 43, 4),
+        ({"epochs": 2, "batch": 64}, 64, 2, 0),
+        ({"changes": ["stages.alone.train.epochs=5"]}, 16, 5, 0),
+        ({"changes": ["stages.alone.train.epochs=5", "stages.alone.train.patience=2"]}, 16, 5, 2),
+        ({"changes": ["stages.alone.train.min_steps=500"]}, 16, 20, 4),
+        ({"changes": ["stages.student.train.epochs=5"]}, 16, 12, 4),
+    ],
+)
+def test_what_the_user_asks_for_is_taken_as_it_is(tmp_path, settings, batch, epochs, patience):
+    train = resolve_settings(recipe_of(tmp_path, lr=1e-3, **settings).stages["alone"].train, 400)
+    assert (train.batch, train.epochs, train.patience, train.lr) == (batch, epochs, patience, 1e-3)

@@ -300,8 +300,8 @@ def test_names_from_the_data_stay_text(place, tmp_path):
 
 def test_dry_run_says_what_would_be_done(place, tmp_path):
     done = command("run", recipe_file(place, tmp_path / "r.toml"), "--dry-run", "--store", tmp_path / "store")
-    assert "teacher: would train 1 epochs: 1·cross_entropy" in done.output
-    assert "student: would train 1 epochs, taught by teacher" in done.output
+    assert "teacher: would train 1 epochs in batches of 32: 1·cross_entropy" in done.output
+    assert "student: would train 1 epochs in batches of 32, taught by teacher" in done.output
     assert not (tmp_path / "store").exists()
     assert not Path("runs/small").exists()
 

@@ -8,6 +8,7 @@ from small import DEV, TRAIN
 from distilcal.config.loading import parse_recipe
 from distilcal.data.splits import Splits
 from distilcal.pipeline.keys import stage_key
+from distilcal.pipeline.stage import plan_stages
 
 SPLITS = Splits(TRAIN.with_role("train", "train"), DEV.with_role("dev", "dev"), DEV.with_role("test", "test"))
 
@@ -34,3 +35,15 @@ def test_the_way_to_choose_is_part_of_the_key_of_what_is_trained_only():
     assert key_of({}) == key_of({"choose": "calibrated_nll"}) != key_of({"choose": "nll"})
     weights = {"terms": [], "model": {"name": "resnet20", "weights": "resnet20.safetensors"}}
     assert key_of({}, **weights) == key_of({"choose": "nll"}, **weights) == "bbba9e9bb86a04a30372"
+
+
+def test_settings_that_depend_on_the_data_have_the_key_of_what_they_mean(tmp_path):
+    """90 rows: 6 batches of 16, so 50 epochs for 300 steps."""
+    table = {"model": {"name": "linear"}, "terms": [{"loss": "cross_entropy"}]}
+    stages = {
+        "auto": {**table, "train": {"batch": 0, "min_steps": 300}},
+        "stated": {**table, "train": {"batch": 16, "epochs": 50}},
+    }
+    planned = plan_stages(parse_recipe({"data": {"train": "t.csv"}, "stages": stages}), SPLITS, tmp_path)
+    assert planned["auto"].key == planned["stated"].key
+    assert (planned["auto"].settings.train.batch, planned["auto"].settings.train.epochs) == (16, 50)

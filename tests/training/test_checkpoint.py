@@ -12,11 +12,14 @@ from distilcal.io.folders import DamagedWarning
 from distilcal.training import fit
 from distilcal.views import build_term
 
+BY_ACCURACY = TrainSettings(epochs=4, batch=16, lr=0.05, choose="accuracy")
+BY_STEPS = TrainSettings(epochs=1, batch=0, lr=0.05, min_steps=40, patience=3, warmup=0.1)
 
+
+@pytest.mark.parametrize("how", [BY_ACCURACY, BY_STEPS], ids=["by accuracy", "by steps"])
 @pytest.mark.parametrize("name", ["cross_entropy", "crl", "pskd", "adafocal", "crd", "kd"])
 @pytest.mark.parametrize("stop", [1, 2])
-def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, name, stop):
-    how = TrainSettings(epochs=4, batch=16, lr=0.05, choose="accuracy")
+def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, how, name, stop):
     settings = ModelSettings(name="mlp", hidden=(7,), dropout=0.3)
     whole = student(settings=settings)
     expected = fit(whole, TRAIN, DEV, [term("cross_entropy"), term(name)], how, **teacher(), checkpoint_dir=tmp_path / "whole")

@@ -3,11 +3,12 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 
 from distilcal.config.schema import TrainSettings
 from distilcal.models.inputs import crop_and_flip
-from distilcal.training.schedule import build_optimizer, epoch_batches, rate_factor
+from distilcal.training.schedule import build_optimizer, epoch_batches, rate_factor, resolve_settings
 
 
 def test_schedules():
@@ -59,3 +60,19 @@ def test_images_are_cropped_and_flipped_one_by_one():
     many = crop_and_flip(images[:1].expand(400, 3, 8, 8), torch.Generator().manual_seed(1), pad=2)
     assert len({tuple(m.flatten().tolist()) for m in many}) == 50
     assert torch.equal(made, crop_and_flip(images, torch.Generator().manual_seed(0), pad=2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "epochs"), [(10, 16, 300), (400, 16, 12), (1999, 16, 3), (2000, 32, 5), (3200, 32, 3), (90_000, 32, 3)]
+)
+def test_few_examples_get_small_batches_and_enough_steps(rows, batch, epochs):
+    settings = TrainSettings(batch=0, epochs=3, min_steps=300)
+    resolved = resolve_settings(settings, rows)
+    assert (resolved.batch, resolved.epochs, resolved.min_steps) == (batch, epochs, None)
+    assert sum(len(epoch_batches(rows, None, batch, seed=0, epoch=e)) for e in range(epochs)) >= 300
+    assert resolve_settings(resolved, 7) == resolved
+
+
+def test_settings_that_say_everything_stay_as_they_are():
+    settings = TrainSettings(epochs=2, batch=5)
+    assert resolve_settings(settings, 10) == settings

@@ -61,8 +61,8 @@ def run_command(
 @click.option(
     "--teacher-labels", help="What the teacher's outputs stand for, in order, as neg,pos; if it calls them LABEL_0, …"
 )
-@click.option("--epochs", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--batch", type=click.IntRange(1), default=32, show_default=True)
+@click.option("--epochs", type=click.IntRange(1), help="Passes over the data.  [default: 3, or more for 300 steps]")
+@click.option("--batch", type=click.IntRange(1), help="Examples in a batch.  [default: 16 below 2,000 examples, else 32]")
 @click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, show_default=True)
 @click.option("--labelled-share", type=click.FloatRange(0, 1, min_open=True),
               help="Share of labelled examples in the student's batches.  [default: as in the data]")  # fmt: skip

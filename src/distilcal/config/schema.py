@@ -142,7 +142,11 @@ class TrainSettings(Settings):
     """How to train: the optimizer, its schedule, and which epoch to keep."""
 
     epochs: int = Field(default=3, ge=1, description="Passes over the training data.")
-    batch: int = Field(default=32, ge=1, description="Examples in a batch, over all processes.")
+    batch: int = Field(
+        default=32,
+        ge=0,
+        description="Examples in a batch, over all processes; 0: 16 for fewer than 2,000 training examples, else 32.",
+    )
     optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description="Optimizer.")
     lr: float = Field(default=5e-5, gt=0, description="Learning rate at its highest.")
     weight_decay: float = Field(default=0.01, ge=0, description="Weight decay; `adamw` spares biases and norms.")
@@ -182,6 +186,9 @@ class TrainSettings(Settings):
     )
     choose_among: ListOf[PositiveInt] = Field(
         default=(), description="Keep only a model after so many epochs, such as `[2, 4, 8]`; empty: after any epoch."
+    )
+    min_steps: PositiveInt | None = Field(
+        default=None, description="Train for more `epochs` where the data are so few that these would be fewer steps."
     )
     patience: int = Field(default=0, ge=0, description="Stop after so many epochs without a better one, by `choose`; 0: never.")
 

@@ -28,6 +28,8 @@ Configs = Mapping[str, Mapping[str, Any]]  # config.json of models that are not 
 CROSS_ENTROPY = TermSettings(loss="cross_entropy")
 TEACHER_TERMS = (CROSS_ENTROPY, TermSettings(loss="mdca"))
 HEADS_ON_VECTORS = ("linear", "mlp")
+# Fewer steps than these leave a new head undertrained on a few hundred examples; benchmarks/bench_defaults.py measures it.
+EPOCHS, MIN_STEPS, PATIENCE, WARMUP = 3, 300, 4, 0.1
 STUDENT_TERMS = (
     TermSettings(loss="cross_entropy", weight=0.1),
     TermSettings(loss="kd", weight=0.9, settings={"temperature": 1.0}),
@@ -67,8 +69,12 @@ class DistillSettings(Settings):
     teacher_labels: ListOf[str] = Field(
         default=(), description="Classes of the teacher's outputs, in order, if it only calls them LABEL_0, LABEL_1, …."
     )
-    epochs: int = Field(default=3, ge=1, description="Passes over the training data.")
-    batch: int = Field(default=32, ge=1, description="Examples in a batch.")
+    epochs: int | None = Field(
+        default=None, ge=1, description="Passes over the training data; unset: 3, or more for 300 steps, with early stopping."
+    )
+    batch: int | None = Field(
+        default=None, ge=1, description="Examples in a batch; unset: 16 for fewer than 2,000 training examples, else 32."
+    )
     lr: float = Field(default=5e-5, gt=0, description="Learning rate at its highest.")
     labelled_share: float | None = Field(
         default=None, gt=0, le=1, description="Share of labelled examples in the student's batches; unset: as in the data."
@@ -123,7 +129,7 @@ def recipe_for_distillation(
     Recipe
         With the stages ``teacher``, ``student`` and, unless it is left out, ``alone``.
     """
-    train = TrainSettings(epochs=settings.epochs, batch=settings.batch, lr=settings.lr)
+    train = _train_settings(settings)
     teacher = _teacher_stage(settings, train, configs)
     student = _student_model(settings, teacher, configs)
     stages = {"teacher": teacher}
@@ -136,13 +142,17 @@ def recipe_for_distillation(
         teacher="teacher",
         scale_teacher=True,
     )
-    table = {
+    table: dict[str, Any] = {
         "name": settings.name,
         "seed": settings.seed,
         "data": as_table(_data_settings(settings)),
         "stages": as_table(stages),
         "accuracy": settings.accuracy,
     }
+    for name, stage in table["stages"].items():
+        if any(change.partition("=")[0].strip() == f"stages.{name}.train.epochs" for change in changes):
+            stage["train"].pop("min_steps", None)  # the user's number of epochs is not raised, nor cut short
+            stage["train"]["patience"] = 0
     for change in changes:
         apply_change(table, change)
     return parse_recipe(table)
@@ -163,6 +173,14 @@ def _data_settings(settings: DistillSettings) -> DataSettings:
         id=settings.id_column,
         group=settings.group,
     )
+
+
+def _train_settings(settings: DistillSettings) -> TrainSettings:
+    """Return how every model is trained: as the user says, and otherwise so that small data make enough steps."""
+    train = TrainSettings(batch=settings.batch or 0, lr=settings.lr, warmup=WARMUP)
+    if settings.epochs is not None:
+        return train.replace(epochs=settings.epochs)
+    return train.replace(epochs=EPOCHS, min_steps=MIN_STEPS, patience=PATIENCE)
 
 
 def _teacher_stage(settings: DistillSettings, train: TrainSettings, configs: Configs) -> StageSettings:

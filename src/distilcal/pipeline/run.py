@@ -226,7 +226,8 @@ def _stage_line(stage: Stage) -> str:
     elif stage.done:
         state = "in the store"
     else:
-        state = f"would train {settings.train.epochs} epochs"
+        at_most = "at most " if settings.train.patience else ""
+        state = f"would train {at_most}{settings.train.epochs} epochs in batches of {settings.train.batch}"
     teacher = f", taught by {settings.teacher}" if settings.teacher else ""
     terms = f": {', '.join(map(str, settings.terms))}" if settings.terms else ""
     return f"{stage.name}: {state}{teacher}{terms} [{stage.key}]"

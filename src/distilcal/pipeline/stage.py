@@ -21,9 +21,11 @@ from distilcal.io.predictions import read_predictions
 from distilcal.models.classifier import Classifier, load_classifier
 from distilcal.models.inputs import FrozenInputs
 from distilcal.pipeline.keys import stage_key
+from distilcal.pipeline.rows import stage_data
 from distilcal.predictions import UNKNOWN, IntArray, Predictions, find_rows
 from distilcal.selective import counted
 from distilcal.training import compute_outputs
+from distilcal.training.schedule import resolve_settings
 
 MAP = "dynamics"  # folder of a stage that recorded
 MISSING = -1  # in place of the row of an example that has none
@@ -212,7 +214,13 @@ def plan_stages(recipe: Recipe, splits: Splits, store: Path) -> dict[str, Stage]
         Its data.
     store : Path
         Where trained stages are.
+
+    Returns
+    -------
+    dict of str to Stage
+        With the batch sizes and numbers of epochs that the settings mean for these data.
     """
+    recipe = _resolve_training(recipe, splits)
     keys: dict[str, str] = {}
     stages: dict[str, Stage] = {}
     for name in ordered_stages(recipe):
@@ -222,6 +230,16 @@ def plan_stages(recipe: Recipe, splits: Splits, store: Path) -> dict[str, Stage]
             name, key, recipe.stages[name], folder=store / "stages" / key, store=store, classes=splits.train.classes
         )
     return stages
+
+
+def _resolve_training(recipe: Recipe, splits: Splits) -> Recipe:
+    """The recipe with every number of its trainings that depends on how many examples there are."""
+    stages = {}
+    for name, stage in recipe.stages.items():
+        if stage.terms:
+            stage = stage.replace(train=resolve_settings(stage.train, len(stage_data(stage, splits))))
+        stages[name] = stage
+    return recipe.replace(stages=stages)
 
 
 def move_to_device(classifier: Classifier) -> Classifier:

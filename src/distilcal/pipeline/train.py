@@ -116,11 +116,13 @@ def _train(
             classifier.inputs.prepare(data, stage.store)
     unlabelled = int((~train.is_labelled).sum())
     logger.info(
-        "%s: training %s parameters on %s examples%s",
+        "%s: training %s parameters on %s examples%s, %d epochs in batches of %d",
         stage.name,
         f"{classifier.parameters:,}",
         f"{len(train):,}",
         f", {unlabelled:,} of them unlabelled" if unlabelled else "",
+        settings.train.epochs,
+        settings.train.batch,
     )
     result = fit(
         classifier,

@@ -27,7 +27,14 @@ from distilcal.training.batches import BatchSource
 from distilcal.training.checkpoint import Checkpoint
 from distilcal.training.distributed import build_accelerator, gather_rows, own_part
 from distilcal.training.gradients import Objective, StepLosses, add_gradient
-from distilcal.training.schedule import build_optimizer, epoch_batches, epoch_seed, mixed_epoch_batches, rate_factor
+from distilcal.training.schedule import (
+    build_optimizer,
+    epoch_batches,
+    epoch_seed,
+    mixed_epoch_batches,
+    rate_factor,
+    resolve_settings,
+)
 from distilcal.training.setup import TrainingSetup, check_setup, fit_key
 from distilcal.training.teacher import Features, align_teacher
 from distilcal.views import VIEWS, Batch, StepContext, Term, View
@@ -177,7 +184,7 @@ def fit(
     (2, ['kd'])
     """
     start_time = time.perf_counter()
-    settings = settings or TrainSettings()
+    settings = resolve_settings(settings or TrainSettings(), len(train))
     setup = TrainingSetup(
         classifier=classifier,
         train=train,

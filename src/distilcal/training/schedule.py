@@ -18,6 +18,7 @@ from distilcal.config.schema import TrainSettings
 
 POOL = 50  # batches whose examples are sorted by length together, fewer in small sets: little padding, still random
 SMALL_POOL = 4  # batches: sorting fewer saves little padding
+FEW_ROWS, SMALL_BATCH, USUAL_BATCH = 2000, 16, 32  # what a batch of 0 stands for
 JITTER = 0.1  # random increase of lengths (up to 10 %), so that equal ones do not share a batch in every epoch
 
 
@@ -192,6 +193,35 @@ def _progress_in_group(pool: NDArray[np.int64], group: NDArray[np.integer[Any]])
     earlier = np.empty(len(cell))
     earlier[order] = np.arange(len(cell)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 0.5
     return earlier / sizes[cell]
+
+
+def resolve_settings(settings: TrainSettings, rows: int) -> TrainSettings:
+    """Return settings with the batch size and the number of epochs that they mean for so many training examples.
+
+    Parameters
+    ----------
+    settings : TrainSettings
+        Whose ``batch`` may be 0, and who may have ``min_steps``.
+    rows : int
+        Number of training examples, labelled or not.
+
+    Returns
+    -------
+    TrainSettings
+        With a batch size, with enough epochs, and without ``min_steps``.
+
+    Examples
+    --------
+    >>> settings = resolve_settings(TrainSettings(batch=0, epochs=3, min_steps=300), rows=400)
+    >>> settings.batch, settings.epochs
+    (16, 12)
+    """
+    batch, epochs = settings.batch, settings.epochs
+    if batch == 0:
+        batch = SMALL_BATCH if rows < FEW_ROWS else USUAL_BATCH
+    if settings.min_steps is not None:
+        epochs = max(epochs, math.ceil(settings.min_steps / math.ceil(rows / batch)))
+    return settings.replace(batch=batch, epochs=epochs, min_steps=None)
 
 
 def rate_factor(settings: TrainSettings, step: int, steps: int, per_epoch: int) -> float:

@@ -168,7 +168,7 @@ def fit_key(setup: TrainingSetup) -> str:
     for term in setup.terms:
         terms.append([term.name, term.weight, term.view, dict(term.settings), _source_code(term.loss)])
     views = [[name, _describe_view(setup.views[name])] for name in setup.view_names if name != "plain"]
-    settings = setup.settings.model_dump()
+    settings = setup.settings.model_dump(exclude={"min_steps"})  # the epochs that it leads to are in them
     if setup.settings.labelled_share is None:  # as before there was this setting: states that were saved then stay valid
         del settings["labelled_share"]
     parts = {

@@ -54,10 +54,10 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     student : str, Path or model, optional
         Hub name or folder of an encoder for texts; ``"linear"`` or ``"mlp"`` for vectors, which is the default for these:
         ``"linear"``. For texts by default every second layer of a teacher that is an encoder.
-    epochs : int, default 3
-        Passes over the training rows.
-    batch : int, default 32
-        Examples in a batch.
+    epochs : int, optional
+        Passes over the training rows. By default 3, or as many as make 300 steps, ending early if dev does not improve.
+    batch : int, optional
+        Examples in a batch. By default 16 for fewer than 2,000 training rows, else 32.
     lr : float, optional
         Learning rate at its highest; by default 5e-5 for texts, 0.01 for vectors.
     max_length : int, default 256
@@ -111,8 +111,8 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         teacher: Any,
         student: Any = None,
         *,
-        epochs: int = 3,
-        batch: int = 32,
+        epochs: int | None = None,
+        batch: int | None = None,
         lr: float | None = None,
         max_length: int = 256,
         dev_fraction: float = 0.1,

@@ -136,8 +136,9 @@ def plan_within(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError("a budget is for one process", remedy="start it without a launcher, or leave out the budget")
     planned = plan(recipe, store, loaded=loaded, prepare=prepare)
-    student = recipe.stages[STUDENT]
-    teacher = next(stage for stage in planned.stages if stage.name == student.teacher)
+    by_name = {stage.name: stage for stage in planned.stages}
+    student = by_name[STUDENT].settings
+    teacher = by_name[student.teacher]
     train = planned.splits.train
     labelled = int(train.is_labelled.sum())
     situation = Situation(
