@@ -26,6 +26,9 @@ RESERVED = (
     "report.html",
     "recipe.toml",
     "environment.json",
+    "budget.json",
+    "frontier.html",
+    "frontier.svg",
     "track",
 )  # files of a run, beside its stages
 NEED_A_TEACHER = ("kd", "hard_kd", "rkd", "crd")  # losses that compare with a teacher

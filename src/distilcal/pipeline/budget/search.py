@@ -314,6 +314,7 @@ class _Search:
         for settings in [*to_train, *(candidate.stage for candidate in self.planned.candidates)]:
             key = network_key(settings.model)
             if key not in measured:
+                logger.info("measuring the speed of a network: %s", settings.model.name or settings.model.start_from)
                 measured[key] = asdict(measure_speed(settings, self.recipe, self.splits, self.store))
         # The first network is loaded with the packages that it needs, which happens once.
         overhead = min(values["overhead"] for values in measured.values())
