@@ -37,10 +37,15 @@ def test_the_slice_should_pass_and_the_next_row_should_not():
     pool, _, _ = pool_of(np.random.default_rng(0))
     plan = to_label(pool, 300, accuracy=0.9)
     size = round(plan.coverage * len(pool))
-    needed = next(k for k in range(301) if stats.binom.sf(k - 1, 300, 0.9) <= 0.025)
     ordered = np.sort(pool.confidence)[::-1]
-    assert stats.binom.sf(needed - 1, 300, ordered[:size].mean()) >= 0.7
-    assert stats.binom.sf(needed - 1, 300, ordered[: size + 1].mean()) < 0.7
+
+    def success(labels, rows):
+        needed = next(k for k in range(labels + 2) if stats.binom.sf(k - 1, labels, 0.9) <= 0.05)
+        return stats.binom.sf(needed - 1, labels, ordered[:rows].mean())
+
+    assert success(300, size) >= 0.3 > success(300, size + 1)
+    assert plan.start < 300
+    assert success(plan.start, int(np.ceil(plan.start * size / 300))) > 0.5
 
 
 def test_a_slice_that_passes_is_accepted_as_a_whole():
@@ -49,7 +54,7 @@ def test_a_slice_that_passes_is_accepted_as_a_whole():
     found = labelled_threshold(plan, np.zeros(400, dtype=int))
     assert found.confidence == plan.confidence
     assert found.coverage == pytest.approx(plan.coverage)
-    assert found.guaranteed == pytest.approx(0.025 ** (1 / 400))
+    assert found.guaranteed == pytest.approx(0.05 ** (1 / 400))
     named = labelled_threshold(plan, [pool.classes[k] for k in labels[plan.rows]])
     assert named == labelled_threshold(plan, labels[plan.rows])
 
@@ -67,7 +72,7 @@ def test_a_slice_that_fails_leaves_a_smaller_part():
     assert found.accuracy == pytest.approx((labels[plan.rows] == 0)[kept].mean())
     nothing = labelled_threshold(plan, np.ones(600, dtype=int))
     assert (nothing.reached, nothing.coverage) == (False, 0)
-    assert "0.0% of them are right" in nothing.message
+    assert f"0 of the most confident {plan.start} are right" in nothing.message
 
 
 def test_more_is_accepted_than_with_labels_drawn_from_all_rows():
@@ -113,9 +118,9 @@ def test_equal_confidences_are_one_slice():
 
 def test_what_cannot_work_is_refused_before_anything_is_labelled():
     pool, _, _ = pool_of(np.random.default_rng(0), 100)
-    with pytest.raises(InputError, match="71 labels cannot promise 95%") as caught:
-        to_label(pool, 71, accuracy=0.95)
-    assert "at least 72 rows" in str(caught.value)
+    with pytest.raises(InputError, match="58 labels cannot promise 95%") as caught:
+        to_label(pool, 58, accuracy=0.95)
+    assert "at least 59 rows" in str(caught.value)
     with pytest.raises(InputError, match="only 100 rows"):
         to_label(pool, 101)
     with pytest.raises(InputError, match="accuracy 2 "):

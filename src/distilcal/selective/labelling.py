@@ -20,9 +20,8 @@ from distilcal.selective.curves import risk_coverage
 from distilcal.selective.formatting import counted, in_percent
 from distilcal.selective.thresholds import Threshold, chance_of_so_many_correct, check_share, furthest_pass
 
-WHOLE_SLICE_SHARE = 0.5  # share of the error probability that the test of the whole slice gets
-INNER_STARTS = 6  # starts of the search within the slice, which share the rest
-EXPECTED_SUCCESS = 0.7  # probability of passing for which the slice is made, if confidences are accuracies
+SLICE_SUCCESS = 0.3  # probability that the whole slice passes, if confidences are accuracies; parts of it pass more easily
+START_SIZES = 40  # numbers of labelled rows among which the start of the search is chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +40,8 @@ class LabelPlan:
         Share of all rows in the slice: the most that can be accepted.
     expected_accuracy : float
         Mean confidence of the slice.
+    start : int
+        The number of most confident labelled rows from which the search for the threshold starts.
     target_accuracy, level : float
         The accuracy that accepted rows should have, and the probability with which the promise will hold.
     pool : array (N,)
@@ -54,6 +55,7 @@ class LabelPlan:
     confidence: float
     coverage: float
     expected_accuracy: float
+    start: int
     target_accuracy: float
     level: float
     pool: FloatArray
@@ -63,9 +65,10 @@ class LabelPlan:
 def to_label(predictions: Predictions, n: int, accuracy: float = 0.95, confidence: float = 0.95, *, seed: int = 0) -> LabelPlan:
     """Choose which rows to label such that much can be accepted: ``n`` rows drawn from the most confident ones.
 
-    The slice is the largest in which the promise would be kept with probability 0.7 if confidences are accuracies. Only its
-    size rests on that: the promise that ``labelled_threshold`` makes from the labels holds for any confidences. Labels that
-    are already there are neither used nor needed. The same arguments give the same rows.
+    The slice reaches as far as the promise may be kept: with probability 0.3 for all of it, if confidences are accuracies.
+    Where in it the search will start, at the part that is most likely to pass, is fixed now as well. Both rest on
+    confidences only, so the promise that ``labelled_threshold`` makes from the labels holds whether they are right or not.
+    Labels that are already there are neither used nor needed. The same arguments give the same rows.
 
     Parameters
     ----------
@@ -96,16 +99,16 @@ def to_label(predictions: Predictions, n: int, accuracy: float = 0.95, confidenc
     >>> pool = Predictions.from_probs(np.column_stack([scores, 1 - scores]))
     >>> plan = to_label(pool, 500, accuracy=0.9)
     >>> len(plan.rows), round(plan.coverage, 2)
-    (500, 0.27)
+    (500, 0.34)
     >>> labels = (rng.random(500) > plan.sample.confidence).astype(int)  # as somebody found them
     >>> limit = labelled_threshold(plan, labels)
     >>> limit.reached, round(limit.coverage, 2)
-    (True, 0.27)
+    (True, 0.31)
     """
     check_share("accuracy", accuracy)
     check_share("confidence", confidence)
-    error_share = WHOLE_SLICE_SHARE * (1 - confidence)
-    fewest = math.ceil(math.log(error_share) / math.log(accuracy))
+    error = 1 - confidence
+    fewest = math.ceil(math.log(error) / math.log(accuracy))
     if n < fewest:
         raise InputError(
             f"{counted(n, 'label')} cannot promise {in_percent(accuracy)} accuracy with {in_percent(confidence)} confidence, "
@@ -116,7 +119,7 @@ def to_label(predictions: Predictions, n: int, accuracy: float = 0.95, confidenc
         raise InputError(f"{predictions.name!r} has only {counted(len(predictions))}", remedy=f"give n ≤ {len(predictions):,}")
     order = np.argsort(-predictions.confidence, kind="stable")
     pool = predictions.confidence[order]
-    size = _slice_size(pool, n, accuracy, error_share)
+    size, start = _slice_and_start(pool, n, accuracy, error)
     chosen = order[np.random.default_rng(seed).permutation(size)[:n]]
     unlabelled = np.full(n, -1)
     expected = float(pool[:size].mean())
@@ -126,6 +129,7 @@ def to_label(predictions: Predictions, n: int, accuracy: float = 0.95, confidenc
         confidence=float(pool[size - 1]),
         coverage=size / len(pool),
         expected_accuracy=expected,
+        start=start,
         target_accuracy=accuracy,
         level=confidence,
         pool=pool,
@@ -139,8 +143,9 @@ def to_label(predictions: Predictions, n: int, accuracy: float = 0.95, confidenc
 def labelled_threshold(plan: LabelPlan, labels: ArrayLike) -> Threshold:
     """Choose the threshold from the labels of the rows that ``to_label`` chose.
 
-    The labelled rows are a random sample of the slice. The slice as a whole is tested with the exact binomial bound and half
-    of the error probability; the other half pays for smaller parts of it, as in ``threshold``.
+    The labelled rows are a random sample of the slice. Its most confident part, as large as ``plan.start`` says, is tested with
+    the exact binomial bound, then larger ones until the first that fails (fixed-sequence testing), so one error probability
+    pays for all of them.
 
     Parameters
     ----------
@@ -164,22 +169,19 @@ def labelled_threshold(plan: LabelPlan, labels: ArrayLike) -> Threshold:
     n, error = len(labelled), 1 - plan.level
     curve = risk_coverage(labelled)
     correct = np.rint(curve.accepted * (1 - curve.risk))
-    inner_share = (1 - WHOLE_SLICE_SHARE) * error / INNER_STARTS
-    fewest = min(math.ceil(math.log(inner_share) / math.log(plan.target_accuracy)), n)
-    sizes = np.append(np.geomspace(fewest, n, INNER_STARTS + 1)[:-1] - 1e-9, n)
-    starts = np.searchsorted(curve.accepted, sizes).clip(max=len(correct) - 1)
-    shares = np.append(np.full(INNER_STARTS, inner_share), WHOLE_SLICE_SHARE * error)
+    start = np.searchsorted(curve.accepted, [plan.start])
     chances = chance_of_so_many_correct(correct, curve.accepted, plan.target_accuracy)
-    last, share = furthest_pass(chances, starts, shares)
+    last, _ = furthest_pass(chances, start, np.array([error]))
     if last is None:
-        low, _ = binomial_interval(correct[-1:], np.array([float(n)]), 1 - 2 * WHOLE_SLICE_SHARE * error)
+        first = int(start[0])
+        low, _ = binomial_interval(correct[[first]], curve.accepted[[first]].astype(np.float64), 1 - 2 * error)
         message = (
             f"no threshold can promise {in_percent(plan.target_accuracy)} accuracy with {in_percent(plan.level)} confidence "
-            f"from {counted(n, 'label')}: {correct[-1] / n:.1%} of them are right, which promises {low[0]:.1%} on the most "
-            f"confident {plan.coverage:.1%}; all go to a human"
+            f"from {counted(n, 'label')}: {correct[first]:.0f} of the most confident {curve.accepted[first]:,} are right, "
+            f"which promises {low[0]:.1%}; all go to a human"
         )
         return Threshold(None, math.nan, float(low[0]), 0.0, 1.0, plan.target_accuracy, plan.level, message)
-    low, _ = binomial_interval(correct[last : last + 1], curve.accepted[last : last + 1].astype(np.float64), 1 - 2 * share)
+    low, _ = binomial_interval(correct[last : last + 1], curve.accepted[last : last + 1].astype(np.float64), 1 - 2 * error)
     limit = plan.confidence if last == len(correct) - 1 else float(curve.confidence[last])
     coverage = float((plan.pool >= limit).mean())
     accuracy = float(1 - curve.risk[last])
@@ -191,15 +193,27 @@ def labelled_threshold(plan: LabelPlan, labels: ArrayLike) -> Threshold:
     return Threshold(limit, accuracy, float(low[0]), coverage, 1 - coverage, plan.target_accuracy, plan.level, message)
 
 
-def _slice_size(pool: FloatArray, n: int, accuracy: float, error_share: float) -> int:
-    """Return the size of the largest slice that should pass, at least ``n``; rows of equal confidence stay together."""
+def _slice_and_start(pool: FloatArray, n: int, accuracy: float, error: float) -> tuple[int, int]:
+    """Return the size of the slice, at least ``n``, and the number of its labelled rows from which the search starts."""
+    expected = np.minimum(np.cumsum(pool) / np.arange(1, len(pool) + 1), 1.0)
+    promising = np.flatnonzero(_success(expected, n, accuracy, error) >= SLICE_SUCCESS)
+    size = max(n, int(promising[-1]) + 1 if len(promising) else 0)
+    size = int(np.searchsorted(-pool, -pool[size - 1], side="right"))  # rows of equal confidence stay together
+    starts = np.unique(np.linspace(n / START_SIZES, n, START_SIZES).astype(np.int64))
+    of_slice = expected[np.ceil(starts * (size / n)).astype(np.int64) - 1]
+    success = [float(_success(rate, int(rows), accuracy, error)) for rate, rows in zip(of_slice, starts, strict=True)]
+    return size, int(starts[np.argmax(success)])
+
+
+def _success(expected: ArrayLike, rows: int, accuracy: float, error: float) -> FloatArray:
+    """Return the probability of passing the test with so many labelled rows, of which these shares are expected to be right."""
     from scipy.special import betainc
 
-    counts = np.arange(1, n + 1)
-    passing = chance_of_so_many_correct(counts, np.full(n, n), accuracy) <= error_share
-    needed = n - int(passing.sum()) + 1  # the fewest correct ones that pass
-    expected = np.cumsum(pool) / np.arange(1, len(pool) + 1)
-    success = betainc(needed, n - needed + 1, np.minimum(expected, 1.0))  # P(Bin(n, expected) ≥ needed)
-    promising = np.flatnonzero(success >= EXPECTED_SUCCESS)
-    size = max(n, int(promising[-1]) + 1 if len(promising) else 0)
-    return int(np.searchsorted(-pool, -pool[size - 1], side="right"))
+    counts = np.arange(1, rows + 1)
+    passing = int((chance_of_so_many_correct(counts, np.full(rows, rows), accuracy) <= error).sum())
+    needed = rows - passing + 1  # the fewest correct ones that pass
+    rates = np.asarray(expected)
+    if not passing:
+        return np.zeros(rates.shape)
+    success: FloatArray = np.asarray(betainc(needed, passing, rates))  # P(Bin(rows, rate) ≥ needed)
+    return success
