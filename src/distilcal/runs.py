@@ -101,6 +101,8 @@ class RunModel:
     @property
     def role(self) -> str:
         """Whose student and whose teacher the model is, in words."""
+        if self.facts.get("is_baseline"):
+            return ", ".join(self.facts["terms"])
         students = [name for name, stage in self.run.facts["stages"].items() if stage["teacher"] == self.stage]
         parts = []
         if self.facts["teacher"]:
@@ -142,7 +144,7 @@ def main_stage(stages: Mapping[str, Any]) -> str:
     """Return the name of the stage that a run is about.
 
     That is ``student`` or else the last stage with a teacher from which no other stage learns; without any, the last stage
-    from which no other learns.
+    from which no other learns. It is never the baseline.
 
     Parameters
     ----------
@@ -159,7 +161,7 @@ def main_stage(stages: Mapping[str, Any]) -> str:
     'small'
     """
     teachers = {facts["teacher"] for facts in stages.values()}
-    last = [name for name in stages if name not in teachers]
+    last = [name for name, facts in stages.items() if name not in teachers and not facts.get("is_baseline")]
     distilled = [name for name in last if stages[name]["teacher"]]
     candidates = distilled or last or list(stages)
     return "student" if "student" in candidates else candidates[-1]

@@ -26,7 +26,8 @@ pytest.importorskip("jinja2")
 pytestmark = pytest.mark.slow  # a minute and a half together: make test-all runs them
 
 TIMES = ("seconds", "ms_per_example", "ms_spread")
-CHECKS = ("warnings", "macro_f1")  # of predictions that are pinned; tests/pipeline/test_checks.py is about them
+# What is said about predictions that are pinned, and a model beside them: tests/pipeline/test_checks.py, test_baseline.py.
+CHECKS = ("warnings", "macro_f1", "near_overlaps", "baseline")
 FEW = 6  # stages of a run whose figures are pinned in full
 DIGESTS = () if exact() else ("digests",)  # of rounded floats: elsewhere they may be rounded to the other side
 CHIEF = ("accuracy", "nll", "ece")
@@ -99,8 +100,7 @@ def names_in_store(store):
 def found_in_run(run, store):
     """The numbers of a run: metrics without times, history of every stage, and names in the store."""
     facts = without(read_json(run / "metrics.json"), *TIMES, *CHECKS)
-    for stage in facts["stages"].values():
-        stage.pop("classes")
+    facts["stages"] = {name: without(stage, "classes") for name, stage in facts["stages"].items()}
     keys, hashes = names_in_store(store)
     keys["stage"] = {name: stage.pop("key") for name, stage in facts["stages"].items()}
     history = {name: without(read_json(run / name / "history.json"), *TIMES) for name in facts["stages"]}

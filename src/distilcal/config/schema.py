@@ -446,6 +446,11 @@ class Recipe(Settings):
         default=0.95, gt=0, lt=1, description="Target accuracy among the answers that are not handed over to a human."
     )
     train_predictions: bool = Field(default=False, description="Also save each model's predictions on the training data.")
+    baseline: bool | None = Field(
+        default=None,
+        description="Whether TF-IDF with logistic regression is a row of the results; unset: wherever `train` has labelled "
+        "texts or pairs of texts.",
+    )
     endpoints: EndpointSettings | None = Field(
         default=None, description="Control and metrics that decide, fixed before anything is trained; unset: none."
     )

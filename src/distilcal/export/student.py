@@ -311,6 +311,12 @@ def _load_from_run(run: Path, stage: str) -> TorchStudent:
     if stage not in stages:
         raise InputError(f"the run has no stage {stage!r}", source=str(run), remedy=f"it has {', '.join(stages)}")
     folder = run / stage
+    if stages[stage].get("is_baseline"):
+        raise InputError(
+            f"{stage!r} ({', '.join(stages[stage]['terms'])}) is fitted for comparison only and not saved",
+            source=str(run),
+            remedy=f"name another stage: {', '.join(name for name in stages if name != stage)}",
+        )
     if not (folder / "model").exists():
         raise InputError(f"{stage!r} is known by its predictions only", source=str(run), remedy="name a stage that has a model")
     method = stages[stage]["calibrator"]

@@ -14,6 +14,8 @@ import numpy as np
 
 from distilcal.calibrate import Calibrator
 from distilcal.data.splits import Splits
+from distilcal.evaluation import RUN_RESAMPLES
+from distilcal.metrics import compare
 from distilcal.predictions import FloatArray, IntArray, Predictions
 from distilcal.selective import counted
 
@@ -104,6 +106,18 @@ def missing_classes(model: str, predictions: Predictions) -> str | None:
     return f"{model} never predicts {_first_names(names)} on {predictions.name}: label more examples of what it leaves out"
 
 
+def not_better_than_baseline(model: str, predictions: Predictions, baseline: Predictions) -> str | None:
+    """Warn of a model that is not more accurate than the baseline, beyond chance."""
+    accuracy = compare(baseline, predictions, ["accuracy"], intervals=RUN_RESAMPLES)["accuracy"]
+    if accuracy.low > 0:
+        return None
+    verdict = "is not better than" if accuracy.difference <= 0 else "may be no better than"
+    return (
+        f"{model} {verdict} TF-IDF with logistic regression on {predictions.name} (accuracy {accuracy.difference:+.3f} "
+        f"[{accuracy.low:+.3f}, {accuracy.high:+.3f}]): train it on more examples or for more steps, or use the cheaper model"
+    )
+
+
 # ---- calibration -------------------------------------------------------------------------------------------------------
 
 
@@ -151,7 +165,7 @@ def check_data(splits: Splits) -> list[str]:
     return [sentence for sentence in sentences if sentence is not None]
 
 
-def check_model(model: str, predictions: Predictions) -> list[str]:
+def check_model(model: str, predictions: Predictions, baseline: Predictions | None = None) -> list[str]:
     """Return what is wrong with the predictions of a model on labelled rows.
 
     Parameters
@@ -160,11 +174,13 @@ def check_model(model: str, predictions: Predictions) -> list[str]:
         Name of the model.
     predictions : Predictions
         Its predictions on dev or test.
+    baseline : Predictions, optional
+        Those of the baseline on the same rows.
 
     Returns
     -------
     list of str
-        One sentence per warning, in the order of ``MODEL_CHECKS``.
+        One sentence per warning, in the order of ``MODEL_CHECKS``, and one if it is not better than the baseline.
 
     Examples
     --------
@@ -174,6 +190,8 @@ def check_model(model: str, predictions: Predictions) -> list[str]:
     "student predicts 'no' for all 40 rows of test, which is the label of 50.0%"
     """
     sentences = [check(model, predictions) for check in MODEL_CHECKS]
+    if baseline is not None:
+        sentences.append(not_better_than_baseline(model, predictions, baseline))
     return [sentence for sentence in sentences if sentence is not None]
 
 

@@ -20,7 +20,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from distilcal.evaluation import (
 )
 from distilcal.io.atomic import write_json
 from distilcal.metrics import Comparison, MetricValue, Reliability
+from distilcal.pipeline.baseline import METHOD, Baseline
 from distilcal.pipeline.checks import check_calibration, check_data, check_model
 from distilcal.pipeline.endpoints import endpoints_to_json, evaluate_endpoints
 from distilcal.pipeline.stage import MAP, Stage
@@ -54,7 +55,43 @@ RESULT_FILES = ("metrics.json", "evaluation.json", "report.html")  # absent unti
 TIMED_BATCH = 32
 
 
-def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], stages: Sequence[Stage], folder: Path) -> None:
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model of a run with all that is written about it: a stage, or the baseline.
+
+    Attributes
+    ----------
+    name : str
+        Name of the stage.
+    about : mapping
+        Key, teacher, terms, epochs, seconds and parameters, as in ``metrics.json``.
+    history : sequence of mapping
+        Losses and dev metrics of every epoch.
+    predictions : mapping of str to Predictions
+        Its predictions by the name of the split.
+    evaluation : SplitsEvaluation
+        What was measured on them.
+    run : callable or None
+        Runs the model on examples; None where only its predictions are known.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
+    predictions: Mapping[str, Predictions]
+    evaluation: SplitsEvaluation
+    run: Callable[[Dataset], object] | None
+
+
+def write_results(
+    recipe: Recipe,
+    splits: Splits,
+    overlaps: Sequence[Overlap],
+    stages: Sequence[Stage],
+    folder: Path,
+    *,
+    baseline: tuple[str, Baseline] | None = None,
+) -> None:
     """Evaluate every trained stage on every split and write the results of the run.
 
     Parameters
@@ -69,35 +106,28 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
         Its stages, all trained, in order.
     folder : Path
         The folder of the run.
+    baseline : tuple of str and Baseline, optional
+        The baseline and its name in the results.
     """
-    evaluations: dict[str, SplitsEvaluation] = {}
-    warnings: dict[str, list[str]] = {}
-    test_predictions: dict[str, Predictions] = {}
-    calibrated: dict[str, dict[str, Predictions]] = {data.name: {} for data in (splits.test, *splits.ood)}
-    for stage in stages:
-        predictions = _save_predictions(stage, recipe, splits, folder / stage.name)
-        method = None if stage.settings.calibrate == "none" else stage.settings.calibrate
-        evaluations[stage.name] = evaluate_splits(predictions, method=method, accuracy=recipe.accuracy)
-        warnings[stage.name] = _check_stage(stage.name, predictions, evaluations[stage.name].calibrator)
-        if "test" in predictions:
-            test_predictions[stage.name] = predictions["test"].rename(stage.name)
-        for split in calibrated.keys() & predictions.keys():
-            calibrated[split][stage.name] = _calibrate(predictions[split], evaluations[stage.name].calibrator).rename(
-                stage.name
-            )
-    timings = _time_stages(stages, splits.test)
+    models = [_evaluate_stage(stage, recipe, splits) for stage in stages]
+    if baseline is not None:
+        models.append(_evaluate_baseline(*baseline, recipe, splits))
+    timings = time_in_turns({model.name: model.run for model in models if model.run is not None}, splits.test)
     facts: dict[str, dict[str, Any]] = {}
-    diagrams: dict[str, dict[str, dict[str, Reliability]]] = {}
+    warnings = check_data(splits)
+    for model in models:
+        of_model = _check_model(model, models[-1] if baseline is not None else None)
+        facts[model.name] = {**_model_facts(model, timings.get(model.name)), "warnings": of_model}
+        warnings += of_model
+        _write_model(model, facts[model.name], folder / model.name)
     for stage in stages:
-        name, evaluation = stage.name, evaluations[stage.name]
-        facts[name] = _stage_facts(stage, evaluation, timings.get(name))
-        facts[name] |= _class_facts(test_predictions.get(name))
-        facts[name]["warnings"] = warnings[name]
-        _write_stage(stage, evaluation, facts[name], folder / name)
-        diagrams[name] = {split: _diagrams(evaluated) for split, evaluated in evaluation.splits.items()}
+        _link_model(stage, folder / stage.name)
+    diagrams = {model.name: {split: _diagrams(found) for split, found in model.evaluation.splits.items()} for model in models}
     main = main_stage(facts)
-    comparisons = _compare_with_main(main, test_predictions)
-    calibrated_comparisons = {split: _compare_with_main(main, predictions) for split, predictions in calibrated.items()}
+    comparisons = _compare_with_main(main, "test", {model.name: model.predictions for model in models})
+    calibrated = {model.name: _calibrate_all(model) for model in models}
+    calibrated_comparisons = {data.name: _compare_with_main(main, data.name, calibrated) for data in (splits.test, *splits.ood)}
+    evaluations = {model.name: model.evaluation for model in models}
     cascade = _evaluate_cascade(facts, evaluations, splits, recipe.accuracy, folder)
     write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, calibrated_comparisons, cascade))
     metrics: dict[str, Any] = {
@@ -107,7 +137,8 @@ def write_results(recipe: Recipe, splits: Splits, overlaps: Sequence[Overlap], s
         "sizes": {data.name: len(data) for data in splits},
         "ood": [data.name for data in splits.ood],
         "overlaps": [asdict(overlap) for overlap in overlaps],
-        "warnings": [*check_data(splits), *(sentence for sentences in warnings.values() for sentence in sentences)],
+        "warnings": warnings,
+        "baseline": None if baseline is None else baseline[0],
         "stages": facts,
     }
     if recipe.endpoints is not None:
@@ -132,59 +163,74 @@ def remove_results(folder: Path) -> None:
 # ---- one stage ---------------------------------------------------------------------------------------------------------
 
 
-def _save_predictions(stage: Stage, recipe: Recipe, splits: Splits, folder: Path) -> dict[str, Predictions]:
-    """Save the predictions of a stage on every split that it has predictions for."""
-    (folder / "predictions").mkdir(parents=True, exist_ok=True)
-    evaluated = [splits.dev, splits.test, *splits.ood]
-    if recipe.train_predictions:
-        evaluated.insert(0, splits.labelled)
-    predictions = {}
-    for data in evaluated:
-        if not stage.knows(data).all():
-            continue  # a teacher that is a predictions file may hold rows of the training data only
-        predictions[data.name] = stage.predictions(data)
-        predictions[data.name].save(folder / "predictions" / f"{data.name}.npz")
-    return predictions
-
-
-def _check_stage(name: str, predictions: Mapping[str, Predictions], calibrator: Calibrator | None) -> list[str]:
-    """What is wrong with a model: on test, or on dev where it has no predictions of test."""
-    warnings = []
-    for split in ("test", "dev"):
-        if split in predictions:
-            warnings += check_model(name, predictions[split])
-            break
-    if calibrator is not None:
-        warnings += check_calibration(name, predictions["dev"], calibrator)
-    for sentence in warnings:
-        logger.warning(sentence)
-    return warnings
-
-
-def _time_stages(stages: Sequence[Stage], test: Dataset) -> dict[str, Timing]:
-    """The time per example of every stage that has a model, from raw input to logits."""
-
-    def runner(stage: Stage) -> Callable[[Dataset], object]:
-        return lambda data: compute_outputs(stage.classifier, data, batch=TIMED_BATCH)
-
-    return time_in_turns({stage.name: runner(stage) for stage in stages if not stage.settings.predictions}, test)
-
-
-def _stage_facts(stage: Stage, evaluation: SplitsEvaluation, timing: Timing | None) -> dict[str, Any]:
-    """The part of ``metrics.json`` about a stage, without classes and warnings."""
-    history = stage.history()
-    return {
+def _evaluate_stage(stage: Stage, recipe: Recipe, splits: Splits) -> EvaluatedModel:
+    """Evaluate a stage on every split that it has predictions for."""
+    # A teacher that is a predictions file may hold rows of the training data only.
+    predictions = {data.name: stage.predictions(data) for data in _evaluated_data(recipe, splits) if stage.knows(data).all()}
+    history, has_model = stage.history(), not stage.settings.predictions
+    about = {
         "key": stage.key,
         "teacher": stage.settings.teacher,
         "terms": [str(term) for term in stage.settings.terms],
         "epochs": len(history),
         "seconds": sum(epoch["seconds"] for epoch in history),
-        "parameters": None if stage.settings.predictions else stage.classifier.parameters,
+        "parameters": stage.classifier.parameters if has_model else None,
+    }
+
+    def run(data: Dataset) -> object:
+        return compute_outputs(stage.classifier, data, batch=TIMED_BATCH)
+
+    method = None if stage.settings.calibrate == "none" else stage.settings.calibrate
+    evaluation = evaluate_splits(predictions, method=method, accuracy=recipe.accuracy)
+    return EvaluatedModel(stage.name, about, history, predictions, evaluation, run if has_model else None)
+
+
+def _evaluate_baseline(name: str, baseline: Baseline, recipe: Recipe, splits: Splits) -> EvaluatedModel:
+    predictions = {data.name: baseline.predictions(data) for data in _evaluated_data(recipe, splits)}
+    about = {
+        "key": "",
+        "teacher": "",
+        "terms": [METHOD],
+        "epochs": 0,
+        "seconds": baseline.seconds,
+        "parameters": baseline.parameters,
+        "is_baseline": True,
+    }
+    evaluation = evaluate_splits(predictions, method="temperature", accuracy=recipe.accuracy)
+    return EvaluatedModel(name, about, [], predictions, evaluation, baseline.logits)
+
+
+def _evaluated_data(recipe: Recipe, splits: Splits) -> list[Dataset]:
+    train = [splits.labelled] if recipe.train_predictions else []
+    return [*train, splits.dev, splits.test, *splits.ood]
+
+
+def _check_model(model: EvaluatedModel, baseline: EvaluatedModel | None) -> list[str]:
+    """What is wrong with a model: on test, or on dev where it has no predictions of test. The baseline is not checked."""
+    if model is baseline:
+        return []
+    warnings = []
+    evaluated = next((model.predictions[split] for split in ("test", "dev") if split in model.predictions), None)
+    if evaluated is not None:
+        warnings += check_model(model.name, evaluated, None if baseline is None else baseline.predictions[evaluated.name])
+    if model.evaluation.calibrator is not None:
+        warnings += check_calibration(model.name, model.predictions["dev"], model.evaluation.calibrator)
+    for sentence in warnings:
+        logger.warning(sentence)
+    return warnings
+
+
+def _model_facts(model: EvaluatedModel, timing: Timing | None) -> dict[str, Any]:
+    """The part of ``metrics.json`` about a model, without warnings."""
+    evaluation = model.evaluation
+    return {
+        **model.about,
         "ms_per_example": None if timing is None else timing.median,
         "ms_spread": None if timing is None else [timing.low, timing.high],
         "calibrator": None if evaluation.calibrator is None else evaluation.calibrator.kind,
         "threshold": None if evaluation.threshold is None else _threshold_facts(evaluation.threshold),
         "sets": {split: _split_facts(evaluated) for split, evaluated in evaluation.splits.items()},
+        **_class_facts(model.predictions.get("test")),
     }
 
 
@@ -197,15 +243,23 @@ def _class_facts(test: Predictions | None) -> dict[str, Any]:
     return {"classes": finite, "macro_f1": macro_f1(scores)}
 
 
-def _write_stage(stage: Stage, evaluation: SplitsEvaluation, facts: Mapping[str, Any], folder: Path) -> None:
-    """Write calibrator, history, model and metrics of a stage."""
-    _save_calibrator(evaluation.calibrator, folder)
-    write_json(folder / "history.json", stage.history())
-    if not stage.settings.predictions:
-        _link_folder(stage.folder / "model", folder / "model")
-        if (stage.folder / MAP).exists():
-            _link_folder(stage.folder / MAP, folder / MAP)
+def _write_model(model: EvaluatedModel, facts: Mapping[str, Any], folder: Path) -> None:
+    """Write predictions, calibrator, history and metrics of a model."""
+    (folder / "predictions").mkdir(parents=True, exist_ok=True)
+    for split, predictions in model.predictions.items():
+        predictions.save(folder / "predictions" / f"{split}.npz")
+    _save_calibrator(model.evaluation.calibrator, folder)
+    write_json(folder / "history.json", model.history)
     write_json(folder / "stage.json", facts)
+
+
+def _link_model(stage: Stage, folder: Path) -> None:
+    """Put the model of a stage and what it recorded into its folder."""
+    if stage.settings.predictions:
+        return
+    _link_folder(stage.folder / "model", folder / "model")
+    if (stage.folder / MAP).exists():
+        _link_folder(stage.folder / MAP, folder / MAP)
 
 
 def _save_calibrator(calibrator: Calibrator | None, folder: Path) -> None:
@@ -276,16 +330,20 @@ def _diagrams(split: SplitEvaluation) -> dict[str, Reliability]:
     return diagrams
 
 
-def _calibrate(predictions: Predictions, calibrator: Calibrator | None) -> Predictions:
+def _calibrate_all(model: EvaluatedModel) -> dict[str, Predictions]:
     """The predictions as they are used: calibrated, or as they are where nothing was calibrated."""
-    return predictions if calibrator is None else calibrator(predictions)
+    calibrator = model.evaluation.calibrator
+    if calibrator is None:
+        return dict(model.predictions)
+    return {split: calibrator(predictions) for split, predictions in model.predictions.items()}
 
 
-def _compare_with_main(main: str, predictions: Mapping[str, Predictions]) -> list[Comparison]:
+def _compare_with_main(main: str, split: str, predictions: Mapping[str, Mapping[str, Predictions]]) -> list[Comparison]:
     """Compare the main model with every other one on a split."""
-    if main not in predictions:
+    of_split = {name: of_model[split].rename(name) for name, of_model in predictions.items() if split in of_model}
+    if main not in of_split:
         return []
-    return compare_models(predictions[main], [others for stage, others in predictions.items() if stage != main])
+    return compare_models(of_split[main], [others for name, others in of_split.items() if name != main])
 
 
 def _evaluate_cascade(

@@ -26,6 +26,7 @@ from distilcal.data.splits import Overlap, Splits, read_splits
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.locks import file_lock
+from distilcal.pipeline.baseline import METHOD, Baseline, baseline_name, fit_baseline
 from distilcal.pipeline.checks import check_data, check_model
 from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_known_rows, check_predictions, check_recipe, check_teachers
@@ -58,12 +59,15 @@ class Plan:
         The stages in the order in which they run; ``stage.done`` says which are in the store.
     warnings : list of str
         What is wrong with the data, in sentences.
+    baseline : str or None
+        Name of the baseline in the results; None if there is none.
     """
 
     splits: Splits
     overlaps: list[Overlap]
     stages: list[Stage]
     warnings: list[str]
+    baseline: str | None = None
 
     @property
     def sizes(self) -> str:
@@ -123,7 +127,7 @@ def plan(
         if stage.settings.predictions:
             check_predictions(name, stage.external_predictions, splits)
             check_known_rows(stage, [other for other in recipe.stages.values() if other.teacher == name], splits)
-    return Plan(splits, splits.overlaps(), list(stages.values()), check_data(splits))
+    return Plan(splits, splits.overlaps(), list(stages.values()), check_data(splits), baseline_name(recipe, splits))
 
 
 def run_recipe(
@@ -202,16 +206,18 @@ def run_recipe(
             remove_results(folder)
             _write_text(folder / "recipe.toml", to_toml(recipe))
             write_json(folder / "environment.json", environment())
+        baseline = _fit_baseline(planned) if processes.is_main_process else None
         stages = {stage.name: stage for stage in planned.stages}
         for stage in planned.stages:
             on_stage_progress = None if on_progress is None else partial(on_progress, stage.name)
             on_stage_epoch = None if on_epoch is None else partial(on_epoch, stage.name)
             run_stage(stage, recipe, planned.splits, stages, processes, on_progress=on_stage_progress, on_epoch=on_stage_epoch)
             if processes.is_main_process:
-                _warn_of_model(stage, planned.splits.dev)
+                _warn_of_model(stage, planned.splits.dev, baseline)
         if processes.is_main_process:
             logger.info("evaluating every model on every split")
-            write_results(recipe, planned.splits, planned.overlaps, planned.stages, folder)
+            named = None if baseline is None or planned.baseline is None else (planned.baseline, baseline)
+            write_results(recipe, planned.splits, planned.overlaps, planned.stages, folder, baseline=named)
             write_runs_page(summarise_runs([read_run(folder)]), folder / "report.html")
         processes.wait_for_everyone()
     return folder
@@ -283,10 +289,29 @@ def _log_data(planned: Plan) -> None:
             logger.info("%s has predictions of %s", stage.name, stage.coverage(planned.splits))
 
 
-def _warn_of_model(stage: Stage, dev: Dataset) -> None:
+def _fit_baseline(planned: Plan) -> Baseline | None:
+    """Fit the baseline, if the run has one, and log its accuracy on dev."""
+    if planned.baseline is None:
+        return None
+    train, dev = planned.splits.labelled, planned.splits.dev
+    try:
+        baseline = fit_baseline(train, dev)
+    except InputError as error:
+        logger.warning("no %s: %s", planned.baseline, error)
+        return None
+    rows = f"{baseline.rows:,}" if baseline.rows == len(train) else f"{baseline.rows:,} of {len(train):,}"
+    accuracy = float(baseline.predictions(dev).correct.mean())
+    logger.info(
+        "%s: %s on %s labelled examples, dev accuracy %.3f (%.1f s)", planned.baseline, METHOD, rows, accuracy, baseline.seconds
+    )
+    return baseline
+
+
+def _warn_of_model(stage: Stage, dev: Dataset, baseline: Baseline | None) -> None:
     """Log what is wrong with a model as soon as it is trained; test is read at the end only."""
     if stage.knows(dev).all():
-        for sentence in check_model(stage.name, stage.predictions(dev)):
+        of_baseline = None if baseline is None else baseline.predictions(dev)
+        for sentence in check_model(stage.name, stage.predictions(dev), of_baseline):
             logger.warning(sentence)
 
 
