@@ -155,34 +155,47 @@ def run(path: Path, data: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]
     return cells
 
 
-def differences(
-    cells: dict[str, Any], data: Sequence[str], seeds: Sequence[int], state: str, metric: str
-) -> tuple[float, float]:
+def finished_seeds(cells: dict[str, Any], name: str) -> list[int]:
+    """Return the seeds of a data set for which both sides are trained."""
+    seeds = {int(cell.split("/")[1]) for cell in cells if cell.startswith(f"{name}/")}
+    return [seed for seed in sorted(seeds) if all(f"{name}/{seed}/{side}" in cells for side in SIDES)]
+
+
+def difference(cells: dict[str, Any], state: str, metric: str) -> tuple[float, float]:
     """Return the mean of ours less theirs, paired by data and seed, and the half-width of its 95 % interval.
 
-    Data sets are fixed, seeds are drawn: the spread is that between seeds within data sets.
+    Data sets are fixed, seeds are drawn: the spread is that between seeds within data sets. It is NaN with one seed.
     """
-    paired = np.array(
-        [[cells[f"{n}/{s}/ours"][state][metric] - cells[f"{n}/{s}/Trainer"][state][metric] for s in seeds] for n in data]
-    )
-    freedom = len(data) * (len(seeds) - 1)
-    variance = paired.var(axis=1, ddof=1).mean() / paired.size
-    return float(paired.mean()), float(student_t.ppf(0.975, freedom) * np.sqrt(variance))
+    means, squares, counts = [], 0.0, []
+    for name in DATA:
+        pairs = [[cells[f"{name}/{seed}/{side}"][state][metric] for side in SIDES] for seed in finished_seeds(cells, name)]
+        if pairs:
+            paired = -np.diff(pairs, axis=1)
+            means.append(paired.mean())
+            squares += float(((paired - paired.mean()) ** 2).sum())
+            counts.append(len(pairs))
+    freedom = sum(counts) - len(counts)
+    if freedom == 0:
+        return float(np.mean(means)), float("nan")
+    error = np.sqrt(squares / freedom * sum(1 / count for count in counts)) / len(counts)
+    return float(np.mean(means)), float(student_t.ppf(0.975, freedom) * error)
 
 
-def show(cells: dict[str, Any], data: Sequence[str], seeds: Sequence[int]) -> str:
+def show(cells: dict[str, Any]) -> str:
     """Return the tables: means over seeds for each data set, and the paired differences over all of them."""
-    lines = ["| data | state | " + " | ".join(f"{metric}, {side}" for metric in SHOWN for side in SIDES) + " |"]
-    lines.append("|" + "---|" * (2 + len(SHOWN) * len(SIDES)))
-    for name in data:
-        for state in STATES:
-            means = [
-                np.mean([cells[f"{name}/{seed}/{side}"][state][metric] for seed in seeds]) for metric in SHOWN for side in SIDES
-            ]
-            lines.append(f"| {DATA[name]} | {state} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
-    lines += ["", "| ours less Trainer, mean of all, with 95 % interval | " + " | ".join(SHOWN) + " |", "|---|---|---|---|"]
+    lines = ["| data | seeds | state | " + " | ".join(f"{metric}, {side}" for metric in SHOWN for side in SIDES) + " |"]
+    lines.append("|" + "---|" * (3 + len(SHOWN) * len(SIDES)))
+    for name in DATA:
+        seeds = finished_seeds(cells, name)
+        for state in STATES if seeds else ():
+            means = []
+            for metric in SHOWN:
+                for side in SIDES:
+                    means.append(np.mean([cells[f"{name}/{seed}/{side}"][state][metric] for seed in seeds]))
+            lines.append(f"| {DATA[name]} | {len(seeds)} | {state} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
+    lines += ["", "| ours less Trainer, mean over data sets ± 95 % | " + " | ".join(SHOWN) + " |", "|---|---|---|---|"]
     for state in STATES:
-        texts = ["{:+.3f} ± {:.3f}".format(*differences(cells, data, seeds, state, metric)) for metric in SHOWN]
+        texts = ["{:+.3f} ± {:.3f}".format(*difference(cells, state, metric)) for metric in SHOWN]
         lines.append(f"| {state} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
 
@@ -192,9 +205,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/defaults.json"), help="file of the finished trainings")
     parser.add_argument("--data", nargs="+", choices=list(DATA), default=list(DATA), help="benchmarks")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), help="seeds")
+    parser.add_argument("--show", action="store_true", help="train nothing, show what is finished")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(show(run(options.out, options.data, options.seeds), options.data, options.seeds))
+    print(show(read_json(options.out) if options.show else run(options.out, options.data, options.seeds)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tiny import save_model
 from distilcal.pipeline.distill import DistillSettings, recipe_for_distillation
 from distilcal.training.schedule import resolve_settings
 
-OF_THE_COMMAND = {"out", "store", "changes", "dry_run", "track"}  # where and how it runs, not what
+OF_THE_COMMAND = {"out", "store", "changes", "dry_run", "track", "budget"}  # where and how it runs, not what
 OF_THE_FUNCTION = {*OF_THE_COMMAND, "column_mapping", "progress"}
 
 
