@@ -10,10 +10,11 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from distilcal.errors import DistilcalError
 from distilcal.io.atomic import read_json, write_json
 from distilcal.pipeline.budget.duration import format_duration
 from distilcal.pipeline.logs import main_process_logger
@@ -113,7 +114,8 @@ class Ledger:
 
         def run() -> None:
             while not stopped.wait(SAVE_SECONDS):
-                self.tick()
+                with suppress(OSError, DistilcalError):  # a full disk also stops the thread that works, which reports it
+                    self.tick()
 
         thread = threading.Thread(target=run, name="distilcal-budget", daemon=True)
         thread.start()

@@ -309,9 +309,9 @@ class _Search:
 
     def check_time(self) -> None:
         """Measure every network, and refuse a budget that cannot be kept. A search that goes on was checked before."""
-        to_train = [stage.settings for stage in self.prerequisites.values() if stage.settings.terms]
+        needed_models = [stage.settings for stage in self.prerequisites.values() if not stage.settings.predictions]
         measured = self.facts.setdefault("speeds", {})
-        for settings in [*to_train, *(candidate.stage for candidate in self.planned.candidates)]:
+        for settings in [*needed_models, *(candidate.stage for candidate in self.planned.candidates)]:
             key = network_key(settings.model)
             if key not in measured:
                 logger.info("measuring the speed of a network: %s", settings.model.name or settings.model.start_from)
@@ -333,7 +333,7 @@ class _Search:
             raise InputError(
                 f"a budget of {format_duration(self.ledger.budget)} is too short: "
                 f"about {format_duration(needed)} are needed at least ({spent})",
-                remedy=f"give at least {60 * math.ceil(needed / 60) // 60}m, fewer examples, or a smaller teacher",
+                remedy=f"give at least {math.ceil(needed / 60)}m, fewer examples, or a smaller teacher",
             )
 
     @property
@@ -349,12 +349,13 @@ class _Search:
         """The time to train what the student depends on, as far as that is not in the store, and to predict with it."""
         seconds = 0.0
         for stage in self.prerequisites.values():
-            if not stage.settings.terms:
+            if stage.settings.predictions:
                 continue
-            workload = expected_workload(stage.settings, self.splits, self.speeds[network_key(stage.settings.model)])
-            if not stage.done:
+            speed = self.speeds[network_key(stage.settings.model)]
+            if stage.settings.terms and not stage.done:
+                workload = expected_workload(stage.settings, self.splits, speed)
                 seconds += workload.seconds(Amount(stage.settings.train.epochs))
-            seconds += self.speeds[network_key(stage.settings.model)].predicting(len(self.splits.train))
+            seconds += speed.predicting(len(self.splits.train))
         return seconds
 
     def workload(self, name: str) -> Workload:

@@ -17,7 +17,7 @@ from distilcal.models.classifier import build_classifier
 from distilcal.pipeline.budget.halving import Workload
 from distilcal.pipeline.rows import stage_data
 from distilcal.training import fit
-from distilcal.training.schedule import mixed_epoch_batches
+from distilcal.training.schedule import mixed_epoch_batches, resolve_settings
 from distilcal.views import build_term
 
 PROBE_BATCHES = 2
@@ -80,10 +80,11 @@ def measure_speed(stage: StageSettings, recipe: Recipe, splits: Splits, store: P
     start = time.perf_counter()
     classifier = build_classifier(model, splits.train, seed=recipe.seed)
     overhead = time.perf_counter() - start
-    rows = PROBE_BATCHES * stage.train.batch
+    settings = resolve_settings(stage.train, len(splits.train))
+    rows = PROBE_BATCHES * settings.batch
     train = splits.train.sample(rows, seed=recipe.seed)
     dev = splits.dev.sample(rows, seed=recipe.seed)
-    settings = stage.train.replace(
+    settings = settings.replace(
         epochs=PROBE_PASSES, choose="last", choose_among=(), patience=0, milestones=(), schedule="linear"
     )
     # A loss that needs neither labels nor a teacher fits all rows; its cost is that of any other, next to the network's.
