@@ -157,7 +157,12 @@ RECIPES = {
         "stages.alone.train.lr=0.02",
     ),
     "cross_architecture": (*TEXTS, *shrunk("teacher", "roberta"), *shrunk("student", "bert")),
-    "demo": (*TEXTS, *(s for n in ("teacher", "plain-teacher", "alone", "plain-kd", "student") for s in shrunk(n, "bert"))),
+    "demo": (
+        *TEXTS,
+        "data.unlabelled=['other.csv']",
+        "data.limit_unlabelled=40",
+        *(s for name in ("teacher", "alone", "labelled-only", "hard-labels", "student") for s in shrunk(name, "bert")),
+    ),
     "distill": (*TEXTS, *shrunk("teacher", "bert"), *shrunk("alone", "distilbert"), *shrunk("student", "distilbert")),
     "frozen": (*TEXTS, *shrunk("teacher", "bert", 4, 0.01), *shrunk("student", "bert", 4, 0.01)),
     "images": (*IMAGES, "stages.student.model.name=resnet8", "stages.student.train.epochs=2", "stages.student.train.lr=0.02"),
