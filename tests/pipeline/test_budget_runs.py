@@ -207,6 +207,39 @@ def test_more_data_than_time_is_tried_on_a_part_of_them(tmp_path, monkeypatch):
     assert sizes[-1] == (facts["chosen"], 140)
 
 
+def test_a_teacher_that_took_the_time_leaves_one_student_and_a_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(search_module, "fitting_count", lambda *_: 0)
+    result = dc.distill(**vectors(out=tmp_path / "run", store=tmp_path / "store"))
+    assert facts_of(result.folder)["tried"] == ["kd"]
+    assert "the budget will probably be exceeded" in caplog.text
+
+
+def test_an_error_in_the_only_candidate_is_raised(tmp_path, monkeypatch):
+    def fails(stage, *_, **__):
+        if stage.name == "kd":
+            raise TrainingError("the loss kd became nan in epoch 1")
+
+    monkeypatch.setattr(search_module, "fitting_count", lambda *_: 1)
+    monkeypatch.setattr(search_module, "run_stage", fails)
+    with pytest.raises(TrainingError, match="became nan"):
+        dc.distill(**vectors(out=tmp_path / "run", store=tmp_path / "store"))
+
+
+def test_a_call_that_was_interrupted_after_the_choice_searches_no_more(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    call = vectors(out=tmp_path / "run", store=tmp_path / "store", alone=False)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(search_module, "run_recipe", interrupted)
+        dc.distill(**call)
+    before = facts_of(tmp_path / "run")
+    assert before["state"] == "chosen"
+    monkeypatch.setattr(search_module, "run_stage", None)
+    after = facts_of(dc.distill(**call).folder)
+    assert (after["state"], after["chosen"]) == ("finished", before["chosen"])
+
+
 # ---- refused -----------------------------------------------------------------------------------------------------------
 
 
