@@ -30,6 +30,33 @@ def test_a_student_defers_to_the_teacher_of_its_run(run):
         assert 0 < sum(answer.deferred for answer in answers) < 30
 
 
+def test_the_promise_of_the_pair_is_that_of_the_run_wherever_the_student_goes(run, tmp_path):
+    stored = json.loads((run / "evaluation.json").read_text())["cascade"]["promises"]["loss"]
+    student = dc.load(run)
+    own = student.loss_threshold(stored["target"])
+    assert (own.confidence, own.message) == (stored["confidence"], stored["message"])
+    limit = student.loss_threshold(0.2)
+    assert limit.reached
+    student.save_pretrained(tmp_path / "saved")
+    student.export_onnx(tmp_path / "student.onnx")
+    for exported in ("saved", "student.onnx"):
+        loaded = dc.load(tmp_path / exported)
+        assert loaded.loss_threshold(0.2).confidence == pytest.approx(limit.confidence, abs=1e-6)
+        assert loaded.loss_threshold(0.2).value == pytest.approx(limit.value)
+    student.export_onnx(tmp_path / "small.onnx", int8=True, max_drop=100)
+    small = dc.load(tmp_path / "small.onnx")
+    assert (small.teacher_correct == student.teacher_correct).all()
+    with pytest.raises(InputError, match="no dev predictions of its teacher"):
+        dc.load(run / "teacher").loss_threshold()
+
+
+def test_dev_rows_of_somebody_else_tell_nothing_of_the_teacher(run, tmp_path):
+    dc.load(run).export_onnx(
+        tmp_path / "small.onnx", int8=True, max_drop=100, dev=reviews(99, seed=9), test=reviews(50, seed=8)
+    )
+    assert dc.load(tmp_path / "small.onnx").teacher_correct is None
+
+
 def test_models_of_transformers_answer_as_they_are(tmp_path):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 

@@ -8,6 +8,8 @@ from small_onnx import write_word_student
 from distilcal.data import Dataset, texts
 from distilcal.errors import InputError, TeacherError
 from distilcal.inference import Student
+from distilcal.predictions import Predictions
+from distilcal.selective import loss_threshold
 
 # The confidences of these are .95, .73, .88, .73, .73 and 1.
 EXAMPLES = ["ab", "abcdef", "abcdefg", "abcd", "abcdef", "abcdefghijklmno"]
@@ -226,12 +228,32 @@ def test_a_dataset_is_deferred_too():
     )
 
 
+def test_a_loss_to_the_teacher_chooses_the_threshold():
+    dev = dev_rows()
+    right = np.random.default_rng(1).random(len(dev)) < 0.9
+    student = length_student(dev=dev, teacher_correct=right)
+    teacher = Predictions.from_confidences(dev.confidence, right)
+    limit = loss_threshold(dev, teacher, 0.02)
+    assert student.loss_threshold(0.02) == limit
+    assert 0.7 < limit.confidence < 0.95
+    answers = student.predict(EXAMPLES, max_loss=0.02, defer_to=Teacher())
+    expected = (student.predict_proba(EXAMPLES).max(axis=1) < limit.confidence).tolist()
+    assert [answer.deferred for answer in answers] == expected
+    assert len(set(expected)) == 2
+    assert student.acceptance(max_loss=0.02).message == limit.message
+    nothing = student.acceptance(max_loss=1e-5)
+    assert nothing.confidence is None
+    assert {answer.answered_by for answer in student.predict(EXAMPLES, max_loss=1e-5, defer_to=Teacher())} == {"teacher"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"max_loss": 0.01}, "no dev predictions of its teacher, so no loss can be promised"),
+        ({"max_loss": 0.01, "accuracy": 0.9}, "accuracy and max_loss each choose the threshold; give one of them"),
         ({"confidence": 1.5}, "the confidence 1.5 is not between 0 and 1"),
         ({"confidence": float("nan")}, "not between 0 and 1"),
-        ({"confidence": 0.8, "accuracy": 0.9}, ".* both choose the threshold; give one of them"),
+        ({"confidence": 0.8, "accuracy": 0.9}, "each choose the threshold; give one of them"),
         ({}, "no dev predictions"),
     ],
 )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
 @click.option("--threshold", "confidence", type=click.FloatRange(0, 1),
               help="Lowest confidence of these answers, in place of an accuracy.")  # fmt: skip
+@click.option("--max-loss", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+              help="In place of both: the accuracy that may be lost to the teacher; .005 is half a point.")  # fmt: skip
 @click.option("--defer-to", metavar="TEACHER",
               help="Who answers instead of a human: a model as MODEL, RUN/STAGE, or the URL of a distilcal serve.")  # fmt: skip
 @click.option("--probs", is_flag=True, help="Write the probability of every class too, as prob_CLASS.")
@@ -37,6 +39,7 @@ def predict_command(
     stage: str,
     accuracy: float | None,
     confidence: float | None,
+    max_loss: float | None,
     defer_to: str | None,
     probs: bool,
     **columns: str,
@@ -61,6 +64,7 @@ def predict_command(
             **_reading(model, **columns),
             accuracy=accuracy,
             confidence=confidence,
+            max_loss=max_loss,
             defer_to=defer_to,
             probs=probs,
             on_progress=on_progress,
@@ -107,7 +111,7 @@ def _shares(written: PredictedFile, teacher: str) -> str:
     summary = ", ".join(parts)
     assert written.acceptance is not None
     if written.acceptance.confidence is None:
-        summary += "; no confidence of the student reached the accuracy on dev"
+        summary += "; no confidence of the student could promise it on dev"
     if written.cost is not None:
         summary += f"; about {written.cost:.0%} of the time of the teacher alone"
     return f"{summary}."

@@ -20,6 +20,8 @@ from distilcal.cli.options import FOLDER
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
 @click.option("--threshold", "confidence", type=click.FloatRange(0, 1),
               help="Lowest confidence of these answers, in place of an accuracy.")  # fmt: skip
+@click.option("--max-loss", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+              help="In place of both: the accuracy that may be lost to the teacher; .005 is half a point.")  # fmt: skip
 @click.option("--defer-to", metavar="TEACHER",
               help="Who answers instead of a human: a model as MODEL, RUN/STAGE, or the URL of a distilcal serve.")  # fmt: skip
 @click.option("--max-batch", type=click.IntRange(1), default=256, show_default=True, help="Examples in a request.")

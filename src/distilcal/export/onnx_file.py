@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from distilcal.calibrate import FITS, Calibrator, cross_fitted
 from distilcal.data import Dataset, Images, choices, texts
@@ -260,11 +261,23 @@ def _describe(student: TorchStudent, content: OnnxContent, tokenizer_name: str, 
         tokenizer=facts,
         calibration=calibration,
         calibration_in_graph=in_graph(content.calibrator),
-        dev=None if content.dev is None else encode_dev_rows(content.dev),
+        dev=None if content.dev is None else encode_dev_rows(content.dev, _teacher_correct(student, content.dev)),
         required_accuracy=student.required_accuracy,
         quantised=content.quantised,
         versions={name: version(name) for name in PACKAGES},
     )
+
+
+def _teacher_correct(student: TorchStudent, dev: Predictions) -> NDArray[np.bool_] | None:
+    """Whether the teacher was right about dev rows; None if they are not those of the student's run."""
+    known = student.dev
+    if student.teacher_correct is None or known is None or len(known) != len(dev):
+        return None
+    if dev is known:
+        return student.teacher_correct
+    if known.ids is None or dev.ids is None or not np.isin(dev.ids, known.ids).all():
+        return None
+    return student.teacher_correct[known.rows_of(dev.ids)]
 
 
 def _token_inputs(student: TorchStudent) -> TokenInputs | None:

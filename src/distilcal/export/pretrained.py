@@ -64,7 +64,7 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
     facts: dict[str, Any] = {
         "format": FORMAT,
         "calibration": record,
-        "dev": None if student.dev is None else encode_dev_rows(student.dev),
+        "dev": None if student.dev is None else encode_dev_rows(student.dev, student.teacher_correct),
         "required_accuracy": student.required_accuracy,
     }
     folder.mkdir(parents=True, exist_ok=True)

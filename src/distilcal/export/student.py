@@ -18,7 +18,7 @@ from distilcal.data.splits import read_splits
 from distilcal.errors import InputError
 from distilcal.export.report import ExportReport
 from distilcal.inference import Student
-from distilcal.inference.onnx import decode_dev_rows
+from distilcal.inference.onnx import decode_dev_rows, decode_teacher_correct
 from distilcal.inference.student import OnProgress, model_path
 from distilcal.io.atomic import read_json
 from distilcal.models.classifier import CARD, Classifier, load_classifier
@@ -299,6 +299,7 @@ def _load_saved(folder: Path) -> TorchStudent:
         load_classifier(folder),
         calibrator=calibrator,
         dev=None if card.get("dev") is None else decode_dev_rows(card["dev"]),
+        teacher_correct=decode_teacher_correct(card.get("dev")),
         required_accuracy=card.get("required_accuracy", TorchStudent.required_accuracy),
         name=str(folder),
         folded=folded,
@@ -323,18 +324,31 @@ def _load_from_run(run: Path, stage: str) -> TorchStudent:
     calibrator = None
     if method is not None:
         calibrator = load_calibrator(folder / ("calibrator.json" if method == "temperature" else "calibrator.npz"))
+    dev = _calibrated_dev(folder, method)
     return as_student(
         load_classifier(folder / "model"),
         calibrator=calibrator,
-        dev=_calibrated_dev(folder / "predictions" / "dev.npz", method),
+        dev=dev,
+        teacher_correct=None if dev is None else _teacher_correct(run, stages, stages[stage].get("teacher", ""), dev),
         required_accuracy=load_recipe(run / "recipe.toml").accuracy,
         name=str(run),
         source=RunStage(run, stage),
     )
 
 
-def _calibrated_dev(path: Path, method: str | None) -> Predictions | None:
+def _teacher_correct(run: Path, stages: dict[str, Any], teacher: str, dev: Predictions) -> NDArray[np.bool_] | None:
+    """Whether the teacher of a stage was right about its dev rows; None if there is none, or it does not know them all."""
+    if teacher not in stages:
+        return None
+    predictions = _calibrated_dev(run / teacher, stages[teacher]["calibrator"])
+    if predictions is None or dev.ids is None or predictions.ids is None or not np.isin(dev.ids, predictions.ids).all():
+        return None
+    return predictions.correct[predictions.rows_of(dev.ids)]
+
+
+def _calibrated_dev(folder: Path, method: str | None) -> Predictions | None:
     """The rows on which the run chose its threshold: each calibrated by a fit to other rows."""
+    path = folder / "predictions" / "dev.npz"
     if not path.exists():
         return None
     dev = Predictions.load(path)

@@ -58,6 +58,7 @@ def predict_file(
     size: int | None = None,
     accuracy: float | None = None,
     confidence: float | None = None,
+    max_loss: float | None = None,
     defer_to: Any = None,
     probs: bool = False,
     on_progress: OnProgress | None = None,
@@ -80,6 +81,8 @@ def predict_file(
         Required accuracy of the answers that are not handed over. By default the one that the student's run required.
     confidence : float, optional
         The lowest confidence of these answers, in place of an accuracy.
+    max_loss : float, optional
+        In place of both, the accuracy that student and teacher together may lose to the teacher alone.
     defer_to : object, optional
         A teacher that answers in place of a human; see `Student.predict`. The column answered_by tells "student" or "teacher",
         and is empty, as the label is, where the teacher had no answer.
@@ -104,8 +107,8 @@ def predict_file(
     """
     check_labelled_file(source, output)
     acceptance = None
-    if student.dev is not None or any(setting is not None for setting in (accuracy, confidence, defer_to)):
-        acceptance = student.acceptance(accuracy=accuracy, confidence=confidence)
+    if student.dev is not None or any(setting is not None for setting in (accuracy, confidence, max_loss, defer_to)):
+        acceptance = student.acceptance(accuracy=accuracy, confidence=confidence, max_loss=max_loss)
     teacher = None if defer_to is None else student.teacher(defer_to)
     columns = columns or Columns()
     columns = Columns(columns.text, columns.pair, columns.choices, label=NO_LABEL, id=columns.id)

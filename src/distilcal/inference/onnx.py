@@ -193,6 +193,7 @@ def load_onnx(path: str | Path, *, threads: int = 0) -> Student:
         dev=None if description.dev is None else decode_dev_rows(description.dev),
         name=str(path),
         required_accuracy=description.required_accuracy,
+        teacher_correct=decode_teacher_correct(description.dev),
     )
 
 
@@ -344,18 +345,20 @@ def _text_columns(inputs: Texts | Choices, description: OnnxDescription) -> tupl
 # ---- files -------------------------------------------------------------------------------------------------------------
 
 
-def encode_dev_rows(dev: Predictions) -> dict[str, Any]:
+def encode_dev_rows(dev: Predictions, teacher_correct: NDArray[np.bool_] | None = None) -> dict[str, Any]:
     """Return confidences and outcomes of dev rows as text that fits into the metadata of a file.
 
     Parameters
     ----------
     dev : Predictions
         Calibrated predictions on labelled rows.
+    teacher_correct : array of bool, shape (N,), optional
+        Whether the student's teacher was right about them.
 
     Returns
     -------
     dict
-        ``rows``, ``confidence`` (float32) and ``correct`` (bits), both as base64.
+        ``rows``; ``confidence`` (float32), ``correct`` and, if known, ``teacher_correct`` (bits) as base64.
 
     Examples
     --------
@@ -363,11 +366,14 @@ def encode_dev_rows(dev: Predictions) -> dict[str, Any]:
     >>> decode_dev_rows(encode_dev_rows(dev)).confidence.round(3).tolist()
     [0.881, 0.731]
     """
-    return {
+    rows: dict[str, Any] = {
         "rows": len(dev),
         "confidence": base64.b64encode(dev.confidence.astype("<f4").tobytes()).decode(),
         "correct": base64.b64encode(np.packbits(dev.correct).tobytes()).decode(),
     }
+    if teacher_correct is not None:
+        rows["teacher_correct"] = base64.b64encode(np.packbits(teacher_correct).tobytes()).decode()
+    return rows
 
 
 def decode_dev_rows(rows: dict[str, Any]) -> Predictions:
@@ -384,9 +390,27 @@ def decode_dev_rows(rows: dict[str, Any]) -> Predictions:
         Confidences and outcomes; nothing is known about single classes.
     """
     confidence = np.frombuffer(base64.b64decode(rows["confidence"]), dtype="<f4")
-    bits = np.frombuffer(base64.b64decode(rows["correct"]), dtype=np.uint8)
-    correct = np.unpackbits(bits, count=rows["rows"])
-    return Predictions.from_confidences(confidence.astype(np.float64), correct.astype(bool), name="dev")
+    return Predictions.from_confidences(confidence.astype(np.float64), _decode_bits(rows, "correct"), name="dev")
+
+
+def decode_teacher_correct(rows: dict[str, Any] | None) -> NDArray[np.bool_] | None:
+    """Return whether the teacher was right about the dev rows that `encode_dev_rows` wrote; None if that is not known.
+
+    Parameters
+    ----------
+    rows : dict or None
+        Its result; None if there are no dev rows.
+
+    Returns
+    -------
+    array of bool, shape (N,), or None
+    """
+    return None if rows is None or "teacher_correct" not in rows else _decode_bits(rows, "teacher_correct")
+
+
+def _decode_bits(rows: dict[str, Any], name: str) -> NDArray[np.bool_]:
+    bits = np.frombuffer(base64.b64decode(rows[name]), dtype=np.uint8)
+    return np.unpackbits(bits, count=rows["rows"]).astype(bool)
 
 
 def _open_session(path: Path, threads: int) -> Any:

@@ -20,7 +20,7 @@ from distilcal.data.dataset import Dataset
 from distilcal.errors import InputError
 from distilcal.inference.deferral import Acceptance, Answer, DeferralTeacher, accept_from, ask_about, merge_answers
 from distilcal.predictions import FloatArray, Predictions
-from distilcal.selective import Threshold, threshold
+from distilcal.selective import CascadeThreshold, Threshold, loss_threshold, threshold
 
 OnProgress = Callable[[int, int], None]  # examples done, examples in all
 
@@ -54,6 +54,8 @@ class Student:
         Where it comes from, for messages.
     required_accuracy : float
         The accuracy that its run required of answers that are not handed over.
+    teacher_correct : array of bool, shape (N,), optional
+        Whether the teacher of its run was right about the rows of ``dev``.
 
     Examples
     --------
@@ -74,6 +76,7 @@ class Student:
     dev: Predictions | None = None
     name: str = "student"
     required_accuracy: float = 0.95
+    teacher_correct: NDArray[np.bool_] | None = None
 
     @property
     def calibration(self) -> str | None:
@@ -117,6 +120,7 @@ class Student:
         *,
         accuracy: float | None = None,
         confidence: float | None = None,
+        max_loss: float | None = None,
         defer_to: Any = None,
         on_progress: OnProgress | None = None,
     ) -> list[Answer]: ...
@@ -127,6 +131,7 @@ class Student:
         *,
         accuracy: float | None = None,
         confidence: float | None = None,
+        max_loss: float | None = None,
         defer_to: Any = None,
         on_progress: OnProgress | None = None,
     ) -> list[str] | list[Answer]:
@@ -141,24 +146,28 @@ class Student:
             on dev by `distilcal.selective.threshold`; it holds for data like dev, with 95 % confidence.
         confidence : float, optional
             The threshold itself, in place of ``accuracy``: answers of lower confidence are deferred.
+        max_loss : float, optional
+            In place of both, the accuracy that student and teacher together may lose to the teacher alone: 0.005 is half a
+            percentage point. The threshold is chosen on dev by `distilcal.selective.loss_threshold`; it holds for the teacher
+            of the student's run, for data like dev, with 95 % confidence.
         defer_to : Student, str, Path, model, classifier or callable, optional
             Who answers what is deferred: another student or the path of one, the URL of a ``distilcal serve``, a model or
             pipeline of transformers, a classifier of scikit-learn, or a function from a list of inputs to labels (None for no
             answer) or to probabilities in the order of ``classes``. It gets the deferred examples in one call, equal ones once.
-            Without ``accuracy`` and ``confidence``, the accuracy is the one that the run required.
+            By default the accuracy is the one that the run required.
         on_progress : callable, optional
             Called with the number of examples done and the number of all.
 
         Returns
         -------
         list of str, or list of Answer
-            Class names; with one of ``accuracy``, ``confidence`` and ``defer_to``, for each example its label, confidence, who
-            answered, and whether it was deferred. The label is None where nobody answered.
+            Class names; with any of ``accuracy``, ``confidence``, ``max_loss`` and ``defer_to``, for each example its label,
+            confidence, who answered, and whether it was deferred. The label is None where nobody answered.
 
         Raises
         ------
         InputError
-            If the examples are not of the kind that the model reads, ``accuracy`` is asked of a model without dev rows, or the
+            If the examples are not of the kind that the model reads, the model has no dev rows to choose a threshold on, or the
             teacher cannot answer for this student.
         TeacherError
             If the teacher fails, or gives an answer that cannot be used.
@@ -173,9 +182,9 @@ class Student:
         >>> [(answer.label, answer.answered_by) for answer in answers]
         [('long', 'student'), ('short', 'teacher')]
         """
-        if accuracy is None and confidence is None and defer_to is None:
+        if all(setting is None for setting in (accuracy, confidence, max_loss, defer_to)):
             return [self.classes[k] for k in self.predict_proba(inputs, on_progress=on_progress).argmax(axis=1)]
-        acceptance = self.acceptance(accuracy=accuracy, confidence=confidence)
+        acceptance = self.acceptance(accuracy=accuracy, confidence=confidence, max_loss=max_loss)
         teacher = None if defer_to is None else self.teacher(defer_to)
         if _is_empty(inputs):
             return []
@@ -187,7 +196,9 @@ class Student:
             answer = ask_about(teacher, data.select(deferred))
         return merge_answers(self.classes, probs, deferred, answer).to_list()
 
-    def acceptance(self, *, accuracy: float | None = None, confidence: float | None = None) -> Acceptance:
+    def acceptance(
+        self, *, accuracy: float | None = None, confidence: float | None = None, max_loss: float | None = None
+    ) -> Acceptance:
         """Return which of its answers the student keeps.
 
         Parameters
@@ -196,6 +207,8 @@ class Student:
             The accuracy that these answers should have; by default the one that the student's run required.
         confidence : float, optional
             The lowest confidence of these answers, in place of an accuracy.
+        max_loss : float, optional
+            In place of both, the accuracy that student and teacher together may lose to the teacher alone.
 
         Returns
         -------
@@ -204,14 +217,19 @@ class Student:
         Raises
         ------
         InputError
-            If both are given, one is not between 0 and 1, or there are no dev rows to choose a threshold on.
+            If several are given, one is not between 0 and 1, or there are no dev rows to choose a threshold on.
         """
-        if confidence is None:
-            chosen = self.threshold(self.required_accuracy if accuracy is None else accuracy)
-            return Acceptance(chosen.confidence, chosen.message, accuracy=chosen.target_accuracy)
-        if accuracy is not None:
-            raise InputError("accuracy and confidence (--threshold) both choose the threshold", remedy="give one of them")
-        return accept_from(confidence)
+        given = {"accuracy": accuracy, "confidence (--threshold)": confidence, "max_loss": max_loss}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) > 1:
+            raise InputError(f"{' and '.join(names)} each choose the threshold", remedy="give one of them")
+        if confidence is not None:
+            return accept_from(confidence)
+        if max_loss is not None:
+            limit = self.loss_threshold(max_loss)
+            return Acceptance(limit.confidence, limit.message, max_loss=max_loss)
+        chosen = self.threshold(self.required_accuracy if accuracy is None else accuracy)
+        return Acceptance(chosen.confidence, chosen.message, accuracy=chosen.target_accuracy)
 
     def teacher(self, defer_to: Any) -> DeferralTeacher:
         """Return who answers what is deferred, after checking that its classes are those of the student.
@@ -259,6 +277,33 @@ class Student:
                 remedy="load a run of distilcal or what it exported, or choose a confidence (--threshold)",
             )
         return threshold(self.dev, accuracy=accuracy)
+
+    def loss_threshold(self, max_loss: float = 0.005) -> CascadeThreshold:
+        """Return the confidence from which answers are kept, so that student and teacher together lose little to the teacher.
+
+        Parameters
+        ----------
+        max_loss : float, default 0.005
+            The accuracy that may be lost: 0.005 is half a percentage point.
+
+        Returns
+        -------
+        CascadeThreshold
+            Its ``confidence`` is None if no confidence can promise it: then all is left to the teacher.
+
+        Raises
+        ------
+        InputError
+            If the model does not know how its teacher did on its dev rows.
+        """
+        if self.dev is None or self.teacher_correct is None:
+            raise InputError(
+                f"{self.name} has no dev predictions of its teacher, so no loss can be promised",
+                remedy="load a run of distilcal that has a teacher or what it exported, or choose an accuracy or a confidence",
+            )
+        confidence = self.dev.confidence
+        own = Predictions.from_confidences(confidence, self.dev.correct, name="dev")
+        return loss_threshold(own, Predictions.from_confidences(confidence, self.teacher_correct), max_loss)
 
     def predictions(self, data: Dataset, *, on_progress: OnProgress | None = None) -> Predictions:
         """Return calibrated predictions, with the ids and, where the data have them, the labels of the data.

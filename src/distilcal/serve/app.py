@@ -98,6 +98,7 @@ def create_app(
     *,
     accuracy: float | None = None,
     confidence: float | None = None,
+    max_loss: float | None = None,
     defer_to: Any = None,
     max_batch: int = MAX_BATCH,
     max_bytes: int = MAX_BYTES,
@@ -116,6 +117,8 @@ def create_app(
         the student's run required. Without dev predictions nothing can be promised, and the flags are null.
     confidence : float, optional
         The lowest confidence of these answers, in place of an accuracy.
+    max_loss : float, optional
+        In place of both, the accuracy that student and teacher together may lose to the teacher alone.
     defer_to : object, optional
         A teacher that answers in place of a human: the URL of another service, or all else that `Student.predict` takes. Where
         it fails, the answer is handed over to a human.
@@ -155,8 +158,8 @@ def create_app(
         check_pillow()
     limits = RequestLimits(max_batch, max_bytes, max_chars, max_requests)
     acceptance = None
-    if student.dev is not None or any(setting is not None for setting in (accuracy, confidence, defer_to)):
-        acceptance = student.acceptance(accuracy=accuracy, confidence=confidence)
+    if student.dev is not None or any(setting is not None for setting in (accuracy, confidence, max_loss, defer_to)):
+        acceptance = student.acceptance(accuracy=accuracy, confidence=confidence, max_loss=max_loss)
     teacher = None if defer_to is None else find_teacher(student, defer_to)
     service = Service(student, acceptance, teacher, limits, threads)
 

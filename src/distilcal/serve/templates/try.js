@@ -48,7 +48,7 @@ function describe(health) {
 }
 
 function promise(response) {
-  if (response.threshold === null) return `No confidence can promise ${percent(response.accuracy)} accuracy.`;
+  if (response.threshold === null) return "No confidence can promise what is required, so everything is handed over.";
   const from = `The model's own answers from ${percent(response.threshold)} on are`;
   return response.accuracy === null
     ? `${from} kept.`
