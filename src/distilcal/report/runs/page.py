@@ -8,8 +8,9 @@ from distilcal import __version__
 from distilcal.report.charts.scales import unit_axis
 from distilcal.report.evaluations.page import CHART, COUNTS, reliability_chart
 from distilcal.report.html import render_template, write_text
+from distilcal.report.runs.answer import answer_sentences, decide
 from distilcal.report.runs.charts import reliability_diagrams, scatter_chart, training_chart
-from distilcal.report.runs.sentences import reading
+from distilcal.report.runs.sentences import reading, run_warnings
 from distilcal.report.runs.tables import STATES, domain, table_rows
 from distilcal.report.verdicts import winner
 from distilcal.runs import RunSummary
@@ -44,9 +45,12 @@ def render_runs(summary: RunSummary) -> str:
     """
     tables = [{"name": split, "where": domain(split), "rows": table_rows(summary, split)} for split in summary.sets]
     curves = [training_chart(summary, metric, title) for metric, title in CURVES]
+    answer = decide(summary)
     return render_template(
         "runs.html.jinja",
         s=summary,
+        warnings=run_warnings(summary),
+        answer=[] if answer is None else answer_sentences(answer),
         runs=summary.runs,
         reading=list(reading(summary)),
         chart=CHART,
@@ -77,12 +81,15 @@ def render_summary(summary: RunSummary) -> str:
     str
     """
     main = summary.main
+    answer = decide(summary)
     states = main.run.diagrams.get(main.stage, {}).get("test", {})
     diagrams = [
         {"name": f"{main.title}, {STATES[state]}", **reliability_chart(states[state])} for state in STATES if state in states
     ]
     return render_template(
         "result.html.jinja",
+        warnings=run_warnings(summary),
+        answer=[] if answer is None else answer_sentences(answer),
         tables=[{"name": split, "where": domain(split), "rows": table_rows(summary, split)} for split in summary.sets],
         main=main.number,
         reading=list(reading(summary)),

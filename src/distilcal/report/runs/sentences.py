@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from distilcal.metrics import Comparison
 from distilcal.report.formatting import format_signed
@@ -35,8 +36,33 @@ def reading(summary: RunSummary) -> Iterator[str]:
     yield from _comparison_sentences(summary)
     yield from _domain_sentences(summary)
     for overlap in main.run.facts["overlaps"]:
-        shared = f"{counted(overlap['rows'], 'example')} of {overlap['second']} ({overlap['share']:.1%})"
-        yield f"Note: {shared} also in {overlap['first']}; figures there may flatter."
+        yield f"Note: {_overlap_text(overlap)} also in {overlap['first']}; figures there may flatter."
+    for overlap in main.run.facts.get("near_overlaps", []):
+        yield f"Note: {_overlap_text(overlap)} nearly the same as one in {overlap['first']}; figures there may flatter."
+
+
+def run_warnings(summary: RunSummary) -> list[str]:
+    """Return the warnings of all runs, which a report shows before anything else.
+
+    Parameters
+    ----------
+    summary : RunSummary
+        One or several runs.
+
+    Returns
+    -------
+    list of str
+        Sentences; with several runs they begin with the name of the run.
+    """
+    warnings = []
+    for run in summary.runs:
+        prefix = f"{run.facts['name']}: " if len(summary.runs) > 1 else ""
+        warnings += [f"{prefix}{warning}" for warning in run.facts.get("warnings", [])]
+    return warnings
+
+
+def _overlap_text(overlap: Mapping[str, Any]) -> str:
+    return f"{counted(overlap['rows'], 'example')} of {overlap['second']} ({overlap['share']:.1%})"
 
 
 def _test_sentence(main: RunModel) -> str:

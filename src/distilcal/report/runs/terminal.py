@@ -11,7 +11,8 @@ from rich.text import Text
 
 from distilcal.report.console import build_console, full_width, prose_width
 from distilcal.report.formatting import format_percent
-from distilcal.report.runs.sentences import reading
+from distilcal.report.runs.answer import answer_sentences, decide
+from distilcal.report.runs.sentences import reading, run_warnings
 from distilcal.report.runs.tables import domain, table_rows
 from distilcal.runs import RunSummary
 
@@ -21,7 +22,7 @@ LEAST_NEEDED = (("Brier",), ("size",), ("accepted", "of those right"), ("ms",), 
 
 
 def show_runs(summary: RunSummary, console: Console | None = None) -> None:
-    """Print a table for each split, and what the tables say in sentences.
+    """Print the warnings, the answer, a table for each split, and what the tables say in sentences.
 
     Parameters
     ----------
@@ -32,6 +33,13 @@ def show_runs(summary: RunSummary, console: Console | None = None) -> None:
     """
     if console is None:
         console = build_console()
+    width = prose_width(console)
+    for warning in run_warnings(summary):
+        console.print(Text.assemble(("warning: ", "bold yellow"), warning), width=width)
+    answer = decide(summary)
+    if answer is not None:
+        console.print(Text(" ".join(answer_sentences(answer)), style="bold"), width=width)
+        console.print()
     left_out: dict[str, None] = {}
     for split in summary.sets:
         table, hidden = _fitting_table(summary, split, console)
@@ -40,10 +48,10 @@ def show_runs(summary: RunSummary, console: Console | None = None) -> None:
     note = "with 95% bootstrap intervals; * beyond what a perfectly calibrated model would show"
     if left_out:
         note += f"; a wider window also shows {', '.join(left_out)}"
-    console.print(Text(note, style="dim"), width=prose_width(console))
+    console.print(Text(note, style="dim"), width=width)
     console.print()
     for sentence in reading(summary):
-        console.print(Text(sentence), width=prose_width(console))
+        console.print(Text(sentence), width=width)
 
 
 def _fitting_table(summary: RunSummary, split: str, console: Console) -> tuple[Table, tuple[str, ...]]:

@@ -1,0 +1,464 @@
+"""The answer of a run: whether to use its main model, or what instead, and the figures that decide it.
+
+`decide` reads a `RunSummary` and returns an `Answer`; it computes no metric and writes no words. `answer_sentences` puts the
+answer into words.
+
+What counts is the main model as it is used, after its calibration:
+
+- It is *used* if it is better, in NLL or accuracy and worse in neither, than each rival that costs no more: the same network
+  trained alone, the baseline, and a teacher that is neither larger nor slower. *Better* is decided by
+  `distilcal.metrics.is_significant`, on the same rows and after correction.
+- Where a rival is better, it is used instead; where nothing is decided, either will do.
+- It is not used if it cannot be told from a constant that always predicts the most frequent class.
+- Another domain is left out if its confidence is too high there by `MOST_OVERCONFIDENCE` or if a rival is better there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from distilcal.metrics import Comparison
+from distilcal.report.formatting import format_signed, join_listed
+from distilcal.report.verdicts import difference_verdict
+from distilcal.runs import RunModel, RunSummary
+from distilcal.selective import counted
+
+Decision = Literal["use", "either", "avoid", "undecided", "measured"]
+DECIDING = ("nll", "accuracy")
+MOST_OVERCONFIDENCE = 0.1  # from which the confidence is of no use
+MOST_UNKNOWN_LOSS = 0.05  # loss of accuracy to the teacher that the rows must exclude, or show, before a model is used
+TELLING_NULL = 0.05  # a calibrated model's ECE by chance, above which too few rows tell nothing
+WITHIN = (0.01, 0.02)  # margins in which a student may be called as accurate as its teacher
+COSTLY = 0.01  # loss of accuracy that a verdict names first
+UNTIMED_MARGIN = 0.9  # ratio of two times without spread, below which one is shorter
+FRACTIONS = (("half", 0.5), ("a third", 1 / 3), ("a quarter", 0.25))
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A model that the main model is compared with before it is used.
+
+    Attributes
+    ----------
+    model : RunModel
+        The rival.
+    description : str
+        What it is, in words.
+    comparison : Comparison
+        The main model (``b``) against it (``a``) on test.
+    """
+
+    model: RunModel
+    description: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class ConfidenceGap:
+    """Mean confidence against accuracy on a split.
+
+    Attributes
+    ----------
+    split : str
+        The split.
+    gap : float
+        Mean confidence less accuracy.
+    ece : float
+        The expected calibration error.
+    null : float or None
+        What a perfectly calibrated model would show.
+    state : str
+        "too high" or "too low" if ECE is beyond chance and the confidence is outside the interval of the accuracy; "in places"
+        if only ECE is beyond chance; "unknown" if there are too few rows to tell; else "calibrated".
+    """
+
+    split: str
+    gap: float
+    ece: float
+    null: float | None
+    state: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether to use the main model of a run.
+
+    Attributes
+    ----------
+    decision : {"use", "either", "avoid", "undecided", "measured"}
+        "either": no rival is better or worse beyond chance; "undecided": without a rival, the test rows tell too little about
+        the accuracy against the teacher's; "measured": there is nothing to compare with.
+    main : RunModel
+        The model.
+    rival : Rival or None
+        What to use instead, or as well, or the rival that was beaten and is most alike.
+    constant : str or None
+        The class that a constant would predict, if the model cannot be told from it.
+    teacher : Comparison or None
+        The model against its teacher on test.
+    time : float or None
+        Time per example as a share of the teacher's, where both are known.
+    is_faster : bool
+        Whether that is less than the teacher's, beyond the spread of the measurements.
+    home : ConfidenceGap
+        Its confidence on test.
+    away : tuple of ConfidenceGap
+        Its confidence in other domains.
+    left_out : mapping of str to str
+        Domains where it should not be used, with the reason.
+    is_calibrated : bool
+        Whether all this is about calibrated predictions; runs of earlier versions hold comparisons as trained only.
+    """
+
+    decision: Decision
+    main: RunModel
+    rival: Rival | None
+    constant: str | None
+    teacher: Comparison | None
+    time: float | None
+    is_faster: bool
+    home: ConfidenceGap
+    away: tuple[ConfidenceGap, ...]
+    left_out: Mapping[str, str]
+    is_calibrated: bool
+
+
+# ---- decision ----------------------------------------------------------------------------------------------------------
+
+
+def decide(summary: RunSummary) -> Answer | None:
+    """Decide whether to use the main model.
+
+    Parameters
+    ----------
+    summary : RunSummary
+        One or several runs; the answer is about the main model of the first.
+
+    Returns
+    -------
+    Answer or None
+        None if the model was not evaluated on test.
+    """
+    main = summary.main
+    home = _confidence_gap(main, "test")
+    if home is None:
+        return None
+    calibrated = "test" in summary.calibrated_comparisons
+    comparisons = summary.calibrated_comparisons["test"] if calibrated else summary.comparisons
+    teacher = _model(summary, main.facts["teacher"])
+    time, is_faster = (None, False) if teacher is None else _relative_time(main, teacher)
+    rivals = _rivals(summary, comparisons, teacher, is_faster=is_faster)
+    constant = _indistinguishable_constant(main)
+    against_teacher = None if teacher is None else _comparison_with(comparisons, teacher.title)
+    decision, rival = _decision(rivals, against_teacher)
+    if constant is not None:
+        decision, rival = "avoid", _best([r for r in rivals if _better(r.comparison) == "a"])
+    gaps = [_confidence_gap(main, split) for split in summary.sets[1:]]
+    away = tuple(gap for gap in gaps if gap is not None)
+    return Answer(
+        decision=decision,
+        main=main,
+        rival=rival,
+        constant=constant,
+        teacher=against_teacher,
+        time=time,
+        is_faster=is_faster,
+        home=home,
+        away=away,
+        left_out=_left_out(summary, away, rivals),
+        is_calibrated=calibrated,
+    )
+
+
+def _model(summary: RunSummary, stage: str | None) -> RunModel | None:
+    """The model of a stage in the run of the main model."""
+    return next((m for m in summary.models if m.run is summary.main.run and m.stage == stage), None)
+
+
+def _comparison_with(comparisons: Sequence[Comparison], title: str) -> Comparison | None:
+    return next((c for c in comparisons if c.a == title), None)
+
+
+def _rivals(
+    summary: RunSummary, comparisons: Sequence[Comparison], teacher: RunModel | None, *, is_faster: bool
+) -> list[Rival]:
+    main, facts = summary.main, summary.main.run.facts
+    found = [
+        (_alone(summary), "the same network trained alone"),
+        (_model(summary, facts.get("baseline")), "the baseline"),
+    ]
+    if teacher is not None and not is_faster and not _is_smaller(main, teacher):
+        found.append((teacher, "its teacher, which is no slower and no larger"))
+    rivals = []
+    for model, description in found:
+        comparison = None if model is None else _comparison_with(comparisons, model.title)
+        if model is not None and comparison is not None:
+            rivals.append(Rival(model, description, comparison))
+    return rivals
+
+
+def _alone(summary: RunSummary) -> RunModel | None:
+    """The main model's network trained without a teacher."""
+    main, facts = summary.main, summary.main.run.facts
+    if not main.facts["teacher"]:
+        return None
+    teachers = {stage["teacher"] for stage in facts["stages"].values()}
+    alike = [
+        model
+        for model in summary.models
+        if model.run is main.run
+        and not model.facts["teacher"]
+        and model.stage not in teachers
+        and model.stage != facts.get("baseline")
+        and model.facts["parameters"] == main.facts["parameters"] is not None
+    ]
+    return next((model for model in alike if model.stage == "alone"), alike[0] if alike else None)
+
+
+def _is_smaller(main: RunModel, other: RunModel) -> bool:
+    sizes = main.facts["parameters"], other.facts["parameters"]
+    return None in sizes or sizes[0] < sizes[1]
+
+
+def _relative_time(main: RunModel, teacher: RunModel) -> tuple[float | None, bool]:
+    """The time per example as a share of the teacher's, and whether it is shorter beyond the spread."""
+    own, others = main.facts["ms_per_example"], teacher.facts["ms_per_example"]
+    if not own or not others:
+        return None, True  # a teacher that is not at hand costs more than a model that is
+    own_spread, other_spread = main.facts.get("ms_spread"), teacher.facts.get("ms_spread")
+    if own_spread and other_spread:
+        return own / others, own_spread[1] < other_spread[0]
+    return own / others, own / others < UNTIMED_MARGIN
+
+
+def _decision(rivals: Sequence[Rival], teacher: Comparison | None) -> tuple[Decision, Rival | None]:
+    """The decision and the rival that it rests on."""
+    if not rivals and teacher is None:
+        return "measured", None
+    if not rivals and teacher is not None:
+        is_told = difference_verdict(teacher, "accuracy") == "worse" or teacher["accuracy"].low >= -MOST_UNKNOWN_LOSS
+        return ("use" if is_told else "undecided"), None
+    sides = {side: [rival for rival in rivals if _better(rival.comparison) == side] for side in ("a", "", "b")}
+    if sides["a"]:
+        return "avoid", _best(sides["a"])
+    if sides[""]:
+        return "either", sides[""][-1]  # the baseline before the network alone: it costs least
+    return "use", rivals[0]
+
+
+def _better(comparison: Comparison) -> str:
+    """Which side is better: in at least one of the deciding metrics, and worse in none; "" if neither is."""
+    verdicts = {difference_verdict(comparison, name) for name in DECIDING if name in comparison.differences}
+    if "better" in verdicts and "worse" not in verdicts:
+        return "b"
+    return "a" if "worse" in verdicts and "better" not in verdicts else ""
+
+
+def _best(rivals: Sequence[Rival]) -> Rival | None:
+    """The rival with the lowest NLL."""
+    return min(rivals, key=lambda rival: rival.comparison["nll"].a, default=None)
+
+
+def _indistinguishable_constant(main: RunModel) -> str | None:
+    """The most frequent class, if the accuracy on test cannot be told from its share."""
+    rows = {entry["name"]: entry["rows"] for entry in main.facts.get("classes") or []}
+    accuracy = main.metric("test", "accuracy", _state(main, "test"))
+    if not rows or accuracy is None or accuracy["low"] is None:
+        return None
+    most = max(rows, key=rows.__getitem__)
+    return most if accuracy["low"] <= rows[most] / sum(rows.values()) else None
+
+
+def _state(main: RunModel, split: str) -> str:
+    return "given" if main.facts["sets"][split]["calibrated"] is None else "calibrated"
+
+
+def _confidence_gap(main: RunModel, split: str) -> ConfidenceGap | None:
+    if main.metric(split, "accuracy") is None:
+        return None
+    metrics: Mapping[str, Any] = main.facts["sets"][split][_state(main, split)]
+    accuracy, confidence, ece = metrics["accuracy"], metrics["confidence"]["value"], metrics["ece"]
+    if ece["beyond_chance"] and accuracy["low"] is not None and not accuracy["low"] <= confidence <= accuracy["high"]:
+        state = "too high" if confidence > accuracy["value"] else "too low"
+    elif ece["beyond_chance"]:
+        state = "in places"
+    else:
+        state = "unknown" if ece["null"] is None or ece["null"] > TELLING_NULL else "calibrated"
+    return ConfidenceGap(split, confidence - accuracy["value"], ece["value"], ece["null"], state)
+
+
+def _left_out(summary: RunSummary, away: Sequence[ConfidenceGap], rivals: Sequence[Rival]) -> dict[str, str]:
+    """Other domains where the model should not be used, with the reason in words."""
+    reasons = {}
+    for gap in away:
+        of_domain = summary.calibrated_comparisons.get(gap.split, ())
+        compared = [(rival, _comparison_with(of_domain, rival.model.title)) for rival in rivals]
+        better = [rival.model.title for rival, comparison in compared if comparison is not None and _better(comparison) == "a"]
+        if gap.state == "too high" and gap.gap >= MOST_OVERCONFIDENCE:
+            reasons[gap.split] = f"its confidence is {_points(gap.gap)} too high there"
+        elif better:
+            reasons[gap.split] = f"{join_listed(better)} {'is' if len(better) == 1 else 'are'} better there"
+    return reasons
+
+
+# ---- words -------------------------------------------------------------------------------------------------------------
+
+
+def answer_sentences(answer: Answer) -> list[str]:
+    """Return the answer in one or two sentences that need no statistics to be read.
+
+    Parameters
+    ----------
+    answer : Answer
+        What `decide` returned.
+
+    Returns
+    -------
+    list of str
+        The verdict with what it rests on, then the comparison that decided it.
+    """
+    name = answer.main.title
+    if answer.decision == "use":
+        verdict, parts = _use_words(answer)
+        sentences = [f"{verdict}: {_listed_facts(answer, parts)}."]
+        if answer.rival is not None:
+            sentences.append(f"It is better than {_rival_words(answer)}: {_decided_words(answer.rival.comparison)}.")
+        return sentences
+    facts = f"{name}: {_listed_facts(answer, [*_time_words(answer), *_teacher_words(answer)])}."
+    if answer.decision == "measured":
+        return [facts]
+    if answer.decision == "undecided":
+        return [f"The test rows are too few to decide. {facts}"]
+    if answer.constant is not None:
+        instead = f"; {answer.rival.model.title} is better" if answer.rival is not None else ""
+        return [f"Do not use {name}: it cannot be told from always predicting {answer.constant!r}{instead}."]
+    assert answer.rival is not None
+    rival = answer.rival
+    if answer.decision == "avoid":
+        return [f"Do not use {name}, use {_rival_words(answer)}: {_decided_words(rival.comparison, reverse=True)}.", facts]
+    return [f"No gain over {_rival_words(answer)}: {_undecided_words(rival.comparison)}. Use either.", facts]
+
+
+def _use_words(answer: Answer) -> tuple[str, list[str]]:
+    """The verdict, and what is said of time and accuracy beside it."""
+    verdict = f"Use {answer.main.title}"
+    if answer.home.state == "too high" and answer.home.gap >= MOST_OVERCONFIDENCE:
+        verdict += " for its answers, not for its confidence"
+    elif answer.left_out and len(answer.left_out) == len(answer.away):
+        verdict += " at home only"
+    elif answer.left_out:
+        verdict += f", but not on {join_listed(list(answer.left_out))}"
+    if answer.teacher is not None:
+        loss = answer.teacher["accuracy"]
+        if difference_verdict(answer.teacher, "accuracy") == "worse" and loss.high < -COSTLY:
+            price = f"{_points(-loss.difference)} of accuracy ({_range(-loss.high, -loss.low)})"
+            gain = "a model of your own" if answer.time is None else "a smaller model"
+            if answer.time is not None and answer.is_faster:
+                gain = "".join(_time_words(answer))
+            return f"{verdict} if {gain} is worth {price} to you", []
+    return verdict, [*_time_words(answer), *_teacher_words(answer)]
+
+
+def _listed_facts(answer: Answer, parts: Sequence[str]) -> str:
+    accuracy = answer.main.metric("test", "accuracy", _state(answer.main, "test"))
+    assert accuracy is not None
+    first = [*parts, *([] if parts else [_accuracy_words(accuracy)]), _home_words(answer.home)]
+    away = [words for words in (_away_words(gap) for gap in answer.away if gap.split not in answer.left_out) if words]
+    away += [f"not on {split}: {reason}" for split, reason in answer.left_out.items()]
+    return "; ".join([", ".join(first), *away])
+
+
+def _accuracy_words(accuracy: Mapping[str, Any]) -> str:
+    return f"{accuracy['value']:.1%} right on test ({accuracy['low']:.1%} to {accuracy['high']:.1%})"
+
+
+def _time_words(answer: Answer) -> list[str]:
+    if answer.time is None:
+        return []
+    if not answer.is_faster:
+        return ["no faster than its teacher"]
+    for word, fraction in FRACTIONS:
+        if abs(answer.time / fraction - 1) < 0.1:
+            return [f"{word} of its teacher's time"]
+    share = f"{answer.time:.0%}" if answer.time >= 0.01 else "less than 1%"
+    return [f"{share} of its teacher's time"]
+
+
+def _teacher_words(answer: Answer) -> list[str]:
+    """Its accuracy against the teacher's, never closer than the interval tells."""
+    if answer.teacher is None:
+        return []
+    change = answer.teacher["accuracy"]
+    words = difference_verdict(answer.teacher, "accuracy")
+    if words == "better":
+        return [f"{_points(change.difference)} more accurate than its teacher ({_range(change.low, change.high)})"]
+    if words != "worse":
+        margin = next((margin for margin in WITHIN if change.low >= -margin), None)
+        if margin is not None:
+            return [f"as accurate as its teacher within {counted(round(100 * margin), 'point')}"]
+    direction, low, high = ("less", -change.high, -change.low) if change.difference <= 0 else ("more", change.low, change.high)
+    text = f"{_points(abs(change.difference))} {direction} accurate than its teacher ({_range(low, high)})"
+    return [text if words == "worse" else f"{text}, {words}"]
+
+
+def _home_words(gap: ConfidenceGap) -> str:
+    chance = "" if gap.null is None else f", chance alone {gap.null:.3f}"
+    if gap.state == "calibrated":
+        return "calibrated at home"
+    if gap.state == "unknown":
+        return "too few test rows to tell whether it is calibrated"
+    if gap.state == "in places":
+        return f"not quite calibrated at home (ECE {gap.ece:.3f}{chance})"
+    return f"its confidence is {_points(abs(gap.gap))} {gap.state} at home"
+
+
+def _away_words(gap: ConfidenceGap) -> str:
+    if gap.state in ("too high", "too low"):
+        return f"on {gap.split} its confidence is {_points(abs(gap.gap))} {gap.state}"
+    return f"on {gap.split} its ECE is {gap.ece:.3f}, beyond chance" if gap.state == "in places" else ""
+
+
+def _rival_words(answer: Answer) -> str:
+    assert answer.rival is not None
+    state = "each calibrated on dev" if answer.is_calibrated else "both as trained"
+    return f"{answer.rival.model.title} ({answer.rival.description}; {state})"
+
+
+def _decided_words(comparison: Comparison, *, reverse: bool = False) -> str:
+    """The differences that decided, as gains of the main model or, in reverse, of its rival."""
+    parts = []
+    for name in reversed(DECIDING):
+        difference = comparison[name]
+        if difference_verdict(comparison, name) not in ("better", "worse"):
+            continue
+        low, high = sorted((abs(difference.low), abs(difference.high)))
+        if name == "accuracy":
+            parts.append(f"{_points(abs(difference.difference))} more accurate ({_range(low, high)})")
+        else:
+            parts.append(f"NLL {abs(difference.difference):.3f} lower ({low:.3f} to {high:.3f})")
+    subject = "it is " if reverse else ""
+    return f"{subject}{', '.join(parts)}" if parts else ""
+
+
+def _undecided_words(comparison: Comparison) -> str:
+    parts = []
+    accuracy, nll = comparison["accuracy"], comparison["nll"]
+    interval = f"{format_signed(100 * accuracy.low, 1)} to {format_signed(100 * accuracy.high, 1)}"
+    words = difference_verdict(comparison, "accuracy")
+    parts.append(f"accuracy {format_signed(100 * accuracy.difference, 1)} points ({interval}), {words}")
+    if math.isfinite(nll.difference):
+        words = difference_verdict(comparison, "nll")
+        parts.append(f"NLL {format_signed(nll.difference)} ({format_signed(nll.low)} to {format_signed(nll.high)}), {words}")
+    return "; ".join(parts)
+
+
+def _points(share: float) -> str:
+    text = f"{100 * share:.1f}"
+    return f"{text} {'point' if text == '1.0' else 'points'}"
+
+
+def _range(low: float, high: float) -> str:
+    return " to ".join(format_signed(100 * bound, 1).removeprefix("+") for bound in (low, high))
