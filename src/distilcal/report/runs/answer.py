@@ -70,7 +70,7 @@ class ConfidenceGap:
         The expected calibration error.
     null : float or None
         What a perfectly calibrated model would show.
-    state : str
+    verdict : str
         "too high" or "too low" if ECE is beyond chance and the confidence is outside the interval of the accuracy; "in places"
         if only ECE is beyond chance; "unknown" if there are too few rows to tell; else "calibrated".
     """
@@ -79,7 +79,7 @@ class ConfidenceGap:
     gap: float
     ece: float
     null: float | None
-    state: str
+    verdict: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def decide(summary: RunSummary) -> Answer | None:
         None if the model was not evaluated on test.
     """
     main = summary.main
-    home = _confidence_gap(main, "test")
+    home = confidence_gap(main, "test", used_state(main, "test"))
     if home is None:
         return None
     calibrated = "test" in summary.calibrated_comparisons
@@ -156,7 +156,7 @@ def decide(summary: RunSummary) -> Answer | None:
     decision, rival = _decision(rivals, against_teacher)
     if constant is not None:
         decision, rival = "avoid", _best([r for r in rivals if _better(r.comparison) == "a"])
-    gaps = [_confidence_gap(main, split) for split in summary.sets[1:]]
+    gaps = [confidence_gap(main, split, used_state(main, split)) for split in summary.sets[1:]]
     away = tuple(gap for gap in gaps if gap is not None)
     return Answer(
         decision=decision,
@@ -198,6 +198,25 @@ def _rivals(
         if model is not None and comparison is not None:
             rivals.append(Rival(model, description, comparison))
     return rivals
+
+
+def main_rivals(summary: RunSummary) -> list[RunModel]:
+    """Return the models that a reader compares first: the teacher, the main model, the same network alone, the baseline.
+
+    Parameters
+    ----------
+    summary : RunSummary
+        One or several runs.
+
+    Returns
+    -------
+    list of RunModel
+        Those that there are; then the main models of other runs.
+    """
+    main = summary.main
+    first = [_model(summary, main.facts["teacher"]), main, _alone(summary), _model(summary, main.run.facts.get("baseline"))]
+    others = [m for m in summary.models if m.run is not main.run and m.stage == m.run.main]
+    return [model for model in (*first, *others) if model is not None]
 
 
 def _alone(summary: RunSummary) -> RunModel | None:
@@ -265,29 +284,59 @@ def _best(rivals: Sequence[Rival]) -> Rival | None:
 def _indistinguishable_constant(main: RunModel) -> str | None:
     """The most frequent class, if the accuracy on test cannot be told from its share."""
     rows = {entry["name"]: entry["rows"] for entry in main.facts.get("classes") or []}
-    accuracy = main.metric("test", "accuracy", _state(main, "test"))
-    if not rows or accuracy is None or accuracy["low"] is None:
+    accuracy = main.metric("test", "accuracy", used_state(main, "test"))
+    if not rows or accuracy is None:
         return None
     most = max(rows, key=rows.__getitem__)
     return most if accuracy["low"] <= rows[most] / sum(rows.values()) else None
 
 
-def _state(main: RunModel, split: str) -> str:
-    return "given" if main.facts["sets"][split]["calibrated"] is None else "calibrated"
+def used_state(model: RunModel, split: str) -> str:
+    """Return the state in which the predictions of a model are used.
+
+    Parameters
+    ----------
+    model : RunModel
+        The model.
+    split : str
+        The split.
+
+    Returns
+    -------
+    {"calibrated", "given"}
+        As trained where nothing was calibrated.
+    """
+    return "given" if model.metric(split, "accuracy", "calibrated") is None else "calibrated"
 
 
-def _confidence_gap(main: RunModel, split: str) -> ConfidenceGap | None:
-    if main.metric(split, "accuracy") is None:
+def confidence_gap(model: RunModel, split: str, state: str) -> ConfidenceGap | None:
+    """Return the mean confidence of a model against its accuracy, and whether they differ beyond chance.
+
+    Parameters
+    ----------
+    model : RunModel
+        The model.
+    split : str
+        The split.
+    state : {"calibrated", "given"}
+        Whether calibrated or as trained.
+
+    Returns
+    -------
+    ConfidenceGap or None
+        None if the model was not evaluated there.
+    """
+    accuracy, confidence, ece = (model.metric(split, name, state) for name in ("accuracy", "confidence", "ece"))
+    if accuracy is None or confidence is None or ece is None:
         return None
-    metrics: Mapping[str, Any] = main.facts["sets"][split][_state(main, split)]
-    accuracy, confidence, ece = metrics["accuracy"], metrics["confidence"]["value"], metrics["ece"]
-    if ece["beyond_chance"] and accuracy["low"] is not None and not accuracy["low"] <= confidence <= accuracy["high"]:
-        state = "too high" if confidence > accuracy["value"] else "too low"
-    elif ece["beyond_chance"]:
-        state = "in places"
+    gap = confidence["value"] - accuracy["value"]
+    if not ece["beyond_chance"]:
+        verdict = "unknown" if ece["null"] is None or ece["null"] > TELLING_NULL else "calibrated"
+    elif accuracy["low"] <= confidence["value"] <= accuracy["high"]:
+        verdict = "in places"
     else:
-        state = "unknown" if ece["null"] is None or ece["null"] > TELLING_NULL else "calibrated"
-    return ConfidenceGap(split, confidence - accuracy["value"], ece["value"], ece["null"], state)
+        verdict = "too high" if gap > 0 else "too low"
+    return ConfidenceGap(split, gap, ece["value"], ece["null"], verdict)
 
 
 def _left_out(summary: RunSummary, away: Sequence[ConfidenceGap], rivals: Sequence[Rival]) -> dict[str, str]:
@@ -297,7 +346,7 @@ def _left_out(summary: RunSummary, away: Sequence[ConfidenceGap], rivals: Sequen
         of_domain = summary.calibrated_comparisons.get(gap.split, ())
         compared = [(rival, _comparison_with(of_domain, rival.model.title)) for rival in rivals]
         better = [rival.model.title for rival, comparison in compared if comparison is not None and _better(comparison) == "a"]
-        if gap.state == "too high" and gap.gap >= MOST_OVERCONFIDENCE:
+        if gap.verdict == "too high" and gap.gap >= MOST_OVERCONFIDENCE:
             reasons[gap.split] = f"its confidence is {_points(gap.gap)} too high there"
         elif better:
             reasons[gap.split] = f"{join_listed(better)} {'is' if len(better) == 1 else 'are'} better there"
@@ -345,7 +394,7 @@ def answer_sentences(answer: Answer) -> list[str]:
 def _use_words(answer: Answer) -> tuple[str, list[str]]:
     """The verdict, and what is said of time and accuracy beside it."""
     verdict = f"Use {answer.main.title}"
-    if answer.home.state == "too high" and answer.home.gap >= MOST_OVERCONFIDENCE:
+    if answer.home.verdict == "too high" and answer.home.gap >= MOST_OVERCONFIDENCE:
         verdict += " for its answers, not for its confidence"
     elif answer.left_out and len(answer.left_out) == len(answer.away):
         verdict += " at home only"
@@ -363,7 +412,7 @@ def _use_words(answer: Answer) -> tuple[str, list[str]]:
 
 
 def _listed_facts(answer: Answer, parts: Sequence[str]) -> str:
-    accuracy = answer.main.metric("test", "accuracy", _state(answer.main, "test"))
+    accuracy = answer.main.metric("test", "accuracy", used_state(answer.main, "test"))
     assert accuracy is not None
     first = [*parts, *([] if parts else [_accuracy_words(accuracy)]), _home_words(answer.home)]
     away = [words for words in (_away_words(gap) for gap in answer.away if gap.split not in answer.left_out) if words]
@@ -406,19 +455,19 @@ def _teacher_words(answer: Answer) -> list[str]:
 
 def _home_words(gap: ConfidenceGap) -> str:
     chance = "" if gap.null is None else f", chance alone {gap.null:.3f}"
-    if gap.state == "calibrated":
+    if gap.verdict == "calibrated":
         return "calibrated at home"
-    if gap.state == "unknown":
+    if gap.verdict == "unknown":
         return "too few test rows to tell whether it is calibrated"
-    if gap.state == "in places":
+    if gap.verdict == "in places":
         return f"not quite calibrated at home (ECE {gap.ece:.3f}{chance})"
-    return f"its confidence is {_points(abs(gap.gap))} {gap.state} at home"
+    return f"its confidence is {_points(abs(gap.gap))} {gap.verdict} at home"
 
 
 def _away_words(gap: ConfidenceGap) -> str:
-    if gap.state in ("too high", "too low"):
-        return f"on {gap.split} its confidence is {_points(abs(gap.gap))} {gap.state}"
-    return f"on {gap.split} its ECE is {gap.ece:.3f}, beyond chance" if gap.state == "in places" else ""
+    if gap.verdict in ("too high", "too low"):
+        return f"on {gap.split} its confidence is {_points(abs(gap.gap))} {gap.verdict}"
+    return f"on {gap.split} its ECE is {gap.ece:.3f}, beyond chance" if gap.verdict == "in places" else ""
 
 
 def _rival_words(answer: Answer) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from distilcal.report.charts.frame import Frame
 from distilcal.report.charts.scales import Axis, axis_of
+from distilcal.report.charts.svg import polyline_points, truncate
 from distilcal.report.evaluations.page import CHART, reliability_chart
+from distilcal.report.runs.answer import confidence_gap, main_rivals, used_state
 from distilcal.report.runs.tables import STATES, domain
 from distilcal.runs import RunModel, RunSummary
+from distilcal.selective import CascadeEvaluation
 
+NAME_ROOM, ROW_HEIGHT = 116.0, 34.0  # of a model in the chart of confidence and accuracy
 LABEL_HEIGHT, DIGIT_WIDTH = 11.0, 7.0  # of the number beside a point, in chart coordinates
 POINT_RADIUS = 4.5
 # Where the number of a point may stand, as steps from the point to the number's lower left corner, best first: around the
@@ -19,6 +24,128 @@ LABEL_STEPS = (
     *((across, -5 - LABEL_HEIGHT * row) for row in range(1, 20) for across in (7, -14)),
     *((across, 13 + LABEL_HEIGHT * row) for row in range(1, 20) for across in (7, -14)),
 )
+
+
+def confidence_charts(summary: RunSummary) -> list[dict[str, Any]]:
+    """Return a chart for every split: accuracy with its interval beside mean confidence, for the models that count most.
+
+    Models are shown as they are used, calibrated where they were calibrated; the main model also as trained.
+
+    Parameters
+    ----------
+    summary : RunSummary
+        One or several runs.
+
+    Returns
+    -------
+    list of dict
+        ``name``, ``where``, ``frame``, ``rows`` and ``x_ticks``, all on one scale; splits without any model are left out.
+    """
+    of_splits = {split: _confidence_rows(summary, split) for split in summary.sets}
+    values = [row[key] for rows in of_splits.values() for row in rows for key in ("low", "high", "confidence")]
+    axis = axis_of([*values, min(max(values, default=1.0), 1.0)], percent=True)
+    charts = []
+    for split, rows in of_splits.items():
+        if rows:
+            frame = Frame(left=NAME_ROOM, top=10.0, width=196.0, height=ROW_HEIGHT * len(rows))
+            places = [_confidence_places(row, frame, axis, i) for i, row in enumerate(rows)]
+            ticks = frame.x_ticks(axis)
+            charts.append({"name": split, "where": domain(split), "frame": frame, "rows": places, "x_ticks": ticks})
+    return charts
+
+
+def _confidence_rows(summary: RunSummary, split: str) -> list[dict[str, Any]]:
+    rows = []
+    for model in main_rivals(summary):
+        used = used_state(model, split)
+        states = list(dict.fromkeys(["given", used])) if model is summary.main else [used]
+        for state in states:
+            accuracy, confidence = model.metric(split, "accuracy", state), model.metric(split, "confidence", state)
+            gap = confidence_gap(model, split, state)
+            if accuracy is None or confidence is None or gap is None:
+                continue
+            rows.append({"model": model, "state": STATES[state], "gap": gap, "main": model is summary.main,
+                         "low": accuracy["low"], "high": accuracy["high"], "accuracy": accuracy["value"],
+                         "confidence": confidence["value"]})  # fmt: skip
+    return rows
+
+
+def _confidence_places(row: dict[str, Any], frame: Frame, axis: Axis, i: int) -> dict[str, Any]:
+    gap = row["gap"]
+    name = row["model"].title
+    verdict = {"calibrated": "no more than chance", "unknown": "too few rows to tell"}.get(gap.verdict, gap.verdict)
+    return {
+        "name": truncate(name, NAME_ROOM - 12, size=11.5),
+        "state": row["state"],
+        "main": row["main"],
+        "kind": {"too high": "over", "too low": "under"}.get(gap.verdict, "even"),
+        "gap": f"{100 * gap.gap:+.1f}",
+        "y": round(frame.top + ROW_HEIGHT * (i + 0.5), 2),
+        **{key: frame.x(axis.share(row[key])) for key in ("low", "high", "accuracy", "confidence")},
+        "title": f"{name}, {row['state']}: accuracy {row['accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}), "
+        f"mean confidence {row['confidence']:.1%}: {verdict}",
+    }
+
+
+def cascade_charts(summary: RunSummary) -> list[dict[str, Any]]:
+    """Return a chart for every split: accuracy over the share that the teacher answers, for the student and for it alone.
+
+    Parameters
+    ----------
+    summary : RunSummary
+        One or several runs; the cascade is that of the first.
+
+    Returns
+    -------
+    list of dict
+        ``name``, ``where``, ``lines`` with bands, ``mark`` (the chosen point, or None), ``message`` of its promise, ``x_ticks``
+        and ``y_ticks``; empty without a cascade.
+    """
+    evaluation = summary.main.run.cascade
+    if evaluation is None:
+        return []
+    return [_cascade_chart(evaluation, split) for split in summary.sets if split in evaluation.splits]
+
+
+def _cascade_chart(evaluation: CascadeEvaluation, name: str) -> dict[str, Any]:
+    split = evaluation.splits[name]
+    curves = [curve for curve in (split.alone, split.cascade) if curve is not None]
+    bounds = [bound for curve in curves for bound in (*curve.accuracy_low.tolist(), *curve.accuracy_high.tolist())]
+    axis = axis_of(bounds, percent=True)
+
+    def points(xs: Iterable[float], ys: Iterable[float]) -> str:
+        return polyline_points((CHART.x(x), CHART.y(axis.share(y))) for x, y in zip(xs, ys, strict=True))
+
+    lines = []
+    for curve in curves:
+        share = curve.handed_over.tolist()
+        low, high = curve.accuracy_low.tolist(), curve.accuracy_high.tolist()
+        lines.append(
+            {
+                "name": curve.student,
+                "main": curve is split.cascade,
+                "points": points(share, curve.accuracy.tolist()),
+                "band": points([*share, *reversed(share)], [*low, *reversed(high)]),
+                "title": f"{curve.student}: {curve.student_alone.accuracy:.1%} with nothing handed over, "
+                f"{curve.nearest(0.2).accuracy:.1%} with a fifth, {curve.teacher_alone.accuracy:.1%} with everything",
+            }
+        )
+    check = split.checks.get("loss")
+    mark = None
+    if check is not None and evaluation.loss.reached:
+        point = split.cascade.nearest(1 - check.coverage)
+        title = f"chosen on dev: {point.handed_over:.0%} handed over, accuracy {point.accuracy:.1%}"
+        mark = {"x": CHART.x(point.handed_over), "y": CHART.y(axis.share(point.accuracy)), "title": title}
+    return {
+        "name": name,
+        "where": domain(name),
+        "lines": lines,
+        "mark": mark,
+        "teacher": CHART.y(axis.share(split.cascade.teacher_alone.accuracy)),
+        "message": "" if check is None or mark is None else check.message,
+        "x_ticks": CHART.x_ticks(Axis(0.0, 1.0, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), percent=True)),
+        "y_ticks": CHART.y_ticks(axis),
+    }
 
 
 def scatter_chart(summary: RunSummary, split: str) -> dict[str, Any]:

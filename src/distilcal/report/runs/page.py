@@ -6,11 +6,11 @@ from pathlib import Path
 
 from distilcal import __version__
 from distilcal.report.charts.scales import unit_axis
-from distilcal.report.evaluations.page import CHART, COUNTS, reliability_chart
+from distilcal.report.evaluations.page import CHART, COUNTS, MOST_CLASSES, reliability_chart
 from distilcal.report.html import render_template, write_text
 from distilcal.report.runs.answer import answer_sentences, decide
-from distilcal.report.runs.charts import reliability_diagrams, scatter_chart, training_chart
-from distilcal.report.runs.sentences import reading, run_warnings
+from distilcal.report.runs.charts import cascade_charts, confidence_charts, reliability_diagrams, scatter_chart, training_chart
+from distilcal.report.runs.sentences import cascade_sentence, reading, run_warnings
 from distilcal.report.runs.tables import STATES, domain, table_rows
 from distilcal.report.verdicts import winner
 from distilcal.runs import RunSummary
@@ -46,11 +46,17 @@ def render_runs(summary: RunSummary) -> str:
     tables = [{"name": split, "where": domain(split), "rows": table_rows(summary, split)} for split in summary.sets]
     curves = [training_chart(summary, metric, title) for metric, title in CURVES]
     answer = decide(summary)
+    classes = summary.main.facts.get("classes") or []
     return render_template(
         "runs.html.jinja",
         s=summary,
         warnings=run_warnings(summary),
         answer=[] if answer is None else answer_sentences(answer),
+        confidences=confidence_charts(summary),
+        cascades=cascade_charts(summary),
+        cascade_sentence=cascade_sentence(summary),
+        classes=classes[:MOST_CLASSES],
+        classes_left_out=len(classes[MOST_CLASSES:]),
         runs=summary.runs,
         reading=list(reading(summary)),
         chart=CHART,
@@ -90,6 +96,7 @@ def render_summary(summary: RunSummary) -> str:
         "result.html.jinja",
         warnings=run_warnings(summary),
         answer=[] if answer is None else answer_sentences(answer),
+        cascade_sentence=cascade_sentence(summary),
         tables=[{"name": split, "where": domain(split), "rows": table_rows(summary, split)} for split in summary.sets],
         main=main.number,
         reading=list(reading(summary)),

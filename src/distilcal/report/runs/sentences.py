@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from distilcal.metrics import Comparison
-from distilcal.report.formatting import format_signed
+from distilcal.report.formatting import format_number, format_signed
 from distilcal.report.verdicts import difference_verdict
 from distilcal.runs import RunModel, RunSummary
 from distilcal.selective import counted
@@ -33,6 +33,7 @@ def reading(summary: RunSummary) -> Iterator[str]:
     if main.metric("test", "accuracy") is None or main.metric("test", "ece") is None:
         return
     yield _test_sentence(main)
+    yield from _class_sentence(main)
     yield from _comparison_sentences(summary)
     yield from _domain_sentences(summary)
     for overlap in main.run.facts["overlaps"]:
@@ -59,6 +60,25 @@ def run_warnings(summary: RunSummary) -> list[str]:
         prefix = f"{run.facts['name']}: " if len(summary.runs) > 1 else ""
         warnings += [f"{prefix}{warning}" for warning in run.facts.get("warnings", [])]
     return warnings
+
+
+def cascade_sentence(summary: RunSummary) -> str:
+    """Return what the main model and its teacher give together, in one sentence.
+
+    Parameters
+    ----------
+    summary : RunSummary
+        One or several runs; the cascade is that of the first.
+
+    Returns
+    -------
+    str
+        An empty string without a cascade.
+    """
+    cascade = summary.main.run.cascade
+    if cascade is None:
+        return ""
+    return f"Handing the least confident answers over to {cascade.teacher}: {cascade.sentence}."
 
 
 def _overlap_text(overlap: Mapping[str, Any]) -> str:
@@ -88,7 +108,8 @@ def _comparison_sentences(summary: RunSummary) -> Iterator[str]:
         time = _ratio(main.facts["ms_per_example"], other.facts["ms_per_example"])
         is_teacher = other.stage == main.facts["teacher"] and other.run is main.run
         if is_teacher and size and time:
-            yield f"It has {size:.0%} of its teacher's parameters and takes {time:.0%} of its time per example."
+            times = " against ".join(_milliseconds(model) for model in (main, other))
+            yield f"It has {size:.0%} of its teacher's parameters and takes {time:.0%} of its time per example ({times})."
         # The NLL of labels without a confidence is infinite.
         compared = [name for name in METRIC_TITLES if math.isfinite(comparison[name].difference)]
         differences = "; ".join(_difference_text(comparison, name) for name in compared)
@@ -117,6 +138,22 @@ def _domain_sentences(summary: RunSummary) -> Iterator[str]:
 
 def _ratio(numerator: float | None, denominator: float | None) -> float | None:
     return None if numerator is None or not denominator else numerator / denominator
+
+
+def _milliseconds(model: RunModel) -> str:
+    spread = model.facts.get("ms_spread")  # missing in runs of earlier versions
+    range_text = f" [{spread[0]:.2f}, {spread[1]:.2f}]" if spread else ""
+    return f"{model.facts['ms_per_example']:.2f} ms{range_text}"
+
+
+def _class_sentence(main: RunModel) -> Iterator[str]:
+    """Macro-F1 and the class with the lowest F1."""
+    classes = [entry for entry in main.facts.get("classes") or [] if entry["rows"]]
+    if not classes or main.facts.get("macro_f1") is None:
+        return
+    worst = min(classes, key=lambda entry: entry["f1"] or 0.0)
+    scores = f"precision {format_number(worst['precision'])}, recall {format_number(worst['recall'])}"
+    yield f"Its macro-F1 is {main.facts['macro_f1']:.3f}; its weakest class is {worst['name']!r} ({scores})."
 
 
 def _difference_text(comparison: Comparison, name: str) -> str:

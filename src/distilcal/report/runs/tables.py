@@ -42,7 +42,8 @@ def table_rows(summary: RunSummary, split: str) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``model`` (RunModel), ``given``, ``calibrated`` and ``accepted`` as in ``metrics.json``, ``size`` and ``ms`` as text.
+        ``model`` (RunModel), ``given``, ``calibrated`` and ``accepted`` as in ``metrics.json``, ``size``, ``ms`` and
+        ``ms_spread`` as text.
     """
     rows = []
     for model in summary.models:
@@ -50,6 +51,7 @@ def table_rows(summary: RunSummary, split: str) -> list[dict[str, Any]]:
             continue
         metrics = model.facts["sets"][split]
         parameters, milliseconds = model.facts["parameters"], model.facts["ms_per_example"]
+        spread = model.facts.get("ms_spread")  # missing in runs of earlier versions
         row = {
             "model": model,
             "given": metrics["given"],
@@ -57,6 +59,7 @@ def table_rows(summary: RunSummary, split: str) -> list[dict[str, Any]]:
             "accepted": metrics.get("accepted"),
             "size": "–" if parameters is None else _parameter_count(parameters),
             "ms": "–" if milliseconds is None else f"{milliseconds:.2f}",
+            "ms_spread": "" if not spread else f"{spread[0]:.2f}–{spread[1]:.2f}",
         }
         rows.append(row)
     return rows
