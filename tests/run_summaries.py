@@ -81,6 +81,6 @@ def facts(stages, *, ood=(), **more):
 
 
 def summary(stages, comparisons=(), *, ood=(), folder="run", **more):
-    run_fields = {key: more.pop(key) for key in ("calibrated_comparisons", "cascades") if key in more}
+    run_fields = {key: more.pop(key) for key in ("calibrated_comparisons", "cascade") if key in more}
     run = Run(Path(folder), facts(stages, ood=ood, **more), {}, tuple(comparisons), **run_fields)
     return summarise_runs([run])

@@ -55,8 +55,8 @@ def test_what_alone_or_the_baseline_does_better_is_used_instead():
     runs = run({"teacher": CLOSE, "alone": LOSS, "tfidf": GAIN})
     assert decide(runs).decision == "avoid"
     assert words(runs).startswith(
-        "Do not use student, use alone (the same network trained alone; each calibrated on dev): it is 2.1 points more "
-        "accurate (0.2 to 4.0), NLL 0.040 lower (0.020 to 0.060)."
+        "Do not use student: alone, the same network trained alone, is better. student against alone, each calibrated on dev: "
+        "accuracy -2.1 points (-4.0 to -0.2), worse; NLL +0.040 (+0.020 to +0.060), worse."
     )
     assert decide(run({"teacher": CLOSE, "alone": GAIN, "tfidf": LOSS})).rival.model.title == "tfidf"
 
@@ -64,8 +64,8 @@ def test_what_alone_or_the_baseline_does_better_is_used_instead():
 def test_no_gain_beyond_chance_is_no_win():
     runs = run({"teacher": CLOSE, "alone": NOTHING, "tfidf": GAIN})
     assert decide(runs).decision == "either"
-    assert words(runs).startswith("No gain over alone (the same network trained alone; each calibrated on dev): accuracy +0.4 ")
-    assert "Use either." in words(runs)
+    assert words(runs).startswith("Use student or alone, the same network trained alone: neither is better beyond chance.")
+    assert "each calibrated on dev: accuracy +0.4 points (-0.9 to +1.7), may be chance; NLL -0.004" in words(runs)
     assert decide(run({"teacher": CLOSE, "alone": GAIN, "tfidf": NOTHING})).rival.model.title == "tfidf"
 
 
@@ -106,7 +106,7 @@ def test_a_teacher_that_costs_no_more_is_a_rival():
     same = {"times": (2.0, 2.0), "spreads": ((1.9, 2.1), (1.9, 2.1)), "parameters": (1_000, 1_000)}
     runs = run({"teacher": LOSS, "alone": GAIN}, **same)
     assert decide(runs).rival.model.title == "teacher"
-    assert "use teacher (its teacher, which is no slower and no larger" in words(runs)
+    assert "Do not use student: teacher, its teacher, which is no slower and no larger, is better." in words(runs)
 
 
 def test_domains_are_left_out_where_confidence_or_accuracy_fails():
@@ -119,6 +119,9 @@ def test_domains_are_left_out_where_confidence_or_accuracy_fails():
     partly = run(both, away={"nyt": scores(0.8), "amazon": scores(0.8)}, elsewhere=elsewhere)
     assert words(partly).startswith("Use student, but not on nyt: ")
     assert "not on nyt: alone is better there" in words(partly)
+    elsewhere["amazon"] = {"alone": LOSS}
+    nowhere = run(both, away={"nyt": scores(0.8), "amazon": scores(0.8)}, elsewhere=elsewhere)
+    assert "not on nyt and amazon: alone is better there" in words(nowhere)
 
 
 def test_confidence_at_home_is_told_apart_from_chance():

@@ -369,26 +369,27 @@ def answer_sentences(answer: Answer) -> list[str]:
     list of str
         The verdict with what it rests on, then the comparison that decided it.
     """
-    name = answer.main.title
+    name, rival = answer.main.title, answer.rival
     if answer.decision == "use":
         verdict, parts = _use_words(answer)
         sentences = [f"{verdict}: {_listed_facts(answer, parts)}."]
-        if answer.rival is not None:
-            sentences.append(f"It is better than {_rival_words(answer)}: {_decided_words(answer.rival.comparison)}.")
+        if rival is not None:
+            of = f"{rival.model.title} ({rival.description}; {_state_words(answer)})"
+            sentences.append(f"It is better than {of}: {_decided_words(rival.comparison)}.")
         return sentences
     facts = f"{name}: {_listed_facts(answer, [*_time_words(answer), *_teacher_words(answer)])}."
     if answer.decision == "measured":
         return [facts]
     if answer.decision == "undecided":
-        return [f"The test rows are too few to decide. {facts}"]
+        return ["The test rows are too few to decide.", facts]
     if answer.constant is not None:
-        instead = f"; {answer.rival.model.title} is better" if answer.rival is not None else ""
+        instead = f"; {rival.model.title} is better" if rival is not None else ""
         return [f"Do not use {name}: it cannot be told from always predicting {answer.constant!r}{instead}."]
-    assert answer.rival is not None
-    rival = answer.rival
+    assert rival is not None
+    against = f"{name} against {rival.model.title}, {_state_words(answer)}: {_difference_words(rival.comparison)}."
     if answer.decision == "avoid":
-        return [f"Do not use {name}, use {_rival_words(answer)}: {_decided_words(rival.comparison, reverse=True)}.", facts]
-    return [f"No gain over {_rival_words(answer)}: {_undecided_words(rival.comparison)}. Use either.", facts]
+        return [f"Do not use {name}: {rival.model.title}, {rival.description}, is better.", against, facts]
+    return [f"Use {name} or {rival.model.title}, {rival.description}: neither is better beyond chance.", against, facts]
 
 
 def _use_words(answer: Answer) -> tuple[str, list[str]]:
@@ -416,7 +417,9 @@ def _listed_facts(answer: Answer, parts: Sequence[str]) -> str:
     assert accuracy is not None
     first = [*parts, *([] if parts else [_accuracy_words(accuracy)]), _home_words(answer.home)]
     away = [words for words in (_away_words(gap) for gap in answer.away if gap.split not in answer.left_out) if words]
-    away += [f"not on {split}: {reason}" for split, reason in answer.left_out.items()]
+    for reason in dict.fromkeys(answer.left_out.values()):
+        splits = [split for split in answer.left_out if answer.left_out[split] == reason]
+        away.append(f"not on {join_listed(splits)}: {reason}")
     return "; ".join([", ".join(first), *away])
 
 
@@ -470,37 +473,29 @@ def _away_words(gap: ConfidenceGap) -> str:
     return f"on {gap.split} its ECE is {gap.ece:.3f}, beyond chance" if gap.verdict == "in places" else ""
 
 
-def _rival_words(answer: Answer) -> str:
-    assert answer.rival is not None
-    state = "each calibrated on dev" if answer.is_calibrated else "both as trained"
-    return f"{answer.rival.model.title} ({answer.rival.description}; {state})"
+def _state_words(answer: Answer) -> str:
+    return "each calibrated on dev" if answer.is_calibrated else "both as trained"
 
 
-def _decided_words(comparison: Comparison, *, reverse: bool = False) -> str:
-    """The differences that decided, as gains of the main model or, in reverse, of its rival."""
-    parts = []
-    for name in reversed(DECIDING):
-        difference = comparison[name]
-        if difference_verdict(comparison, name) not in ("better", "worse"):
-            continue
-        low, high = sorted((abs(difference.low), abs(difference.high)))
-        if name == "accuracy":
-            parts.append(f"{_points(abs(difference.difference))} more accurate ({_range(low, high)})")
-        else:
-            parts.append(f"NLL {abs(difference.difference):.3f} lower ({low:.3f} to {high:.3f})")
-    subject = "it is " if reverse else ""
-    return f"{subject}{', '.join(parts)}" if parts else ""
-
-
-def _undecided_words(comparison: Comparison) -> str:
+def _decided_words(comparison: Comparison) -> str:
+    """The differences that decided for the main model."""
     parts = []
     accuracy, nll = comparison["accuracy"], comparison["nll"]
-    interval = f"{format_signed(100 * accuracy.low, 1)} to {format_signed(100 * accuracy.high, 1)}"
-    words = difference_verdict(comparison, "accuracy")
-    parts.append(f"accuracy {format_signed(100 * accuracy.difference, 1)} points ({interval}), {words}")
+    if difference_verdict(comparison, "accuracy") == "better":
+        parts.append(f"{_points(accuracy.difference)} more accurate ({_range(accuracy.low, accuracy.high)})")
+    if difference_verdict(comparison, "nll") == "better":
+        parts.append(f"NLL {-nll.difference:.3f} lower ({-nll.high:.3f} to {-nll.low:.3f})")
+    return ", ".join(parts)
+
+
+def _difference_words(comparison: Comparison) -> str:
+    """Both deciding differences, each with its verdict."""
+    accuracy, nll = comparison["accuracy"], comparison["nll"]
+    change, low, high = (format_signed(100 * value, 1) for value in (accuracy.difference, accuracy.low, accuracy.high))
+    parts = [f"accuracy {change} points ({low} to {high}), {difference_verdict(comparison, 'accuracy')}"]
     if math.isfinite(nll.difference):
-        words = difference_verdict(comparison, "nll")
-        parts.append(f"NLL {format_signed(nll.difference)} ({format_signed(nll.low)} to {format_signed(nll.high)}), {words}")
+        change, low, high = (format_signed(value) for value in (nll.difference, nll.low, nll.high))
+        parts.append(f"NLL {change} ({low} to {high}), {difference_verdict(comparison, 'nll')}")
     return "; ".join(parts)
 
 
