@@ -16,8 +16,9 @@ from distilcal.models.inputs import FrozenInputs, TokenInputs
 from distilcal.models.pretrained import PACKAGE
 from distilcal.models.text import TextNetwork
 from distilcal.report.formatting import format_number, one_line
+from distilcal.report.runs.answer import answer_sentences, decide
 from distilcal.report.studies.markdown import escape_markdown
-from distilcal.runs import Run, read_run
+from distilcal.runs import Run, read_run, summarise_runs
 
 if TYPE_CHECKING:
     from distilcal.export.student import TorchStudent
@@ -71,7 +72,7 @@ def model_card(student: TorchStudent, run: Run | None = None, recipe: Recipe | N
     sections = [_front_matter(student), _introduction(student, run)]
     if run is not None and student.source is not None:
         facts = run.facts["stages"][student.source.stage]
-        sections += [_quality(run, facts), diagram, _hand_over(run, facts)]
+        sections += [_answer(run, student.source.stage), _quality(run, facts), diagram, _hand_over(run, facts)]
     sections.append(_usage(student))
     if recipe is not None:
         sections.append(_recipe_section(recipe))
@@ -136,6 +137,12 @@ def _calibration_words(student: TorchStudent) -> str:
     if calibrator is None or can_fold(calibrator, student.classifier):
         return f"{kind}, part of the weights: the softmax of the logits is calibrated"
     return f"{kind}, beside the weights: load it with distilcal, other programs do not apply it"
+
+
+def _answer(run: Run, stage: str) -> str:
+    """The answer of the run's report, if it is about this model."""
+    answer = decide(summarise_runs([run])) if stage == run.main else None
+    return "" if answer is None else escape_markdown(" ".join(answer_sentences(answer)))
 
 
 def _quality(run: Run, facts: Mapping[str, Any]) -> str:
