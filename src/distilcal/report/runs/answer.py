@@ -1,6 +1,6 @@
 """The answer of a run: whether to use its main model, or what instead, and the figures that decide it.
 
-`decide` reads a `RunSummary` and returns an `Answer`; it computes no metric and writes no words. `answer_sentences` puts the
+`decide` reads a `RunSummary` and returns a `RunAnswer`; it computes no metric and writes no words. `answer_sentences` puts the
 answer into words.
 
 What counts is the main model as it is used, after its calibration:
@@ -83,7 +83,7 @@ class ConfidenceGap:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RunAnswer:
     """Whether to use the main model of a run.
 
     Attributes
@@ -129,7 +129,7 @@ class Answer:
 # ---- decision ----------------------------------------------------------------------------------------------------------
 
 
-def decide(summary: RunSummary) -> Answer | None:
+def decide(summary: RunSummary) -> RunAnswer | None:
     """Decide whether to use the main model.
 
     Parameters
@@ -139,7 +139,7 @@ def decide(summary: RunSummary) -> Answer | None:
 
     Returns
     -------
-    Answer or None
+    RunAnswer or None
         None if the model was not evaluated on test.
     """
     main = summary.main
@@ -158,7 +158,7 @@ def decide(summary: RunSummary) -> Answer | None:
         decision, rival = "avoid", _best([r for r in rivals if _better(r.comparison) == "a"])
     gaps = [confidence_gap(main, split, used_state(main, split)) for split in summary.sets[1:]]
     away = tuple(gap for gap in gaps if gap is not None)
-    return Answer(
+    return RunAnswer(
         decision=decision,
         main=main,
         rival=rival,
@@ -356,12 +356,12 @@ def _left_out(summary: RunSummary, away: Sequence[ConfidenceGap], rivals: Sequen
 # ---- words -------------------------------------------------------------------------------------------------------------
 
 
-def answer_sentences(answer: Answer) -> list[str]:
+def answer_sentences(answer: RunAnswer) -> list[str]:
     """Return the answer in one or two sentences that need no statistics to be read.
 
     Parameters
     ----------
-    answer : Answer
+    answer : RunAnswer
         What `decide` returned.
 
     Returns
@@ -392,7 +392,7 @@ def answer_sentences(answer: Answer) -> list[str]:
     return [f"Use {name} or {rival.model.title}, {rival.description}: neither is better beyond chance.", against, facts]
 
 
-def _use_words(answer: Answer) -> tuple[str, list[str]]:
+def _use_words(answer: RunAnswer) -> tuple[str, list[str]]:
     """The verdict, and what is said of time and accuracy beside it."""
     verdict = f"Use {answer.main.title}"
     if answer.home.verdict == "too high" and answer.home.gap >= MOST_OVERCONFIDENCE:
@@ -412,7 +412,7 @@ def _use_words(answer: Answer) -> tuple[str, list[str]]:
     return verdict, [*_time_words(answer), *_teacher_words(answer)]
 
 
-def _listed_facts(answer: Answer, parts: Sequence[str]) -> str:
+def _listed_facts(answer: RunAnswer, parts: Sequence[str]) -> str:
     accuracy = answer.main.metric("test", "accuracy", used_state(answer.main, "test"))
     assert accuracy is not None
     first = [*parts, *([] if parts else [_accuracy_words(accuracy)]), _home_words(answer.home)]
@@ -427,7 +427,7 @@ def _accuracy_words(accuracy: Mapping[str, Any]) -> str:
     return f"{accuracy['value']:.1%} right on test ({accuracy['low']:.1%} to {accuracy['high']:.1%})"
 
 
-def _time_words(answer: Answer) -> list[str]:
+def _time_words(answer: RunAnswer) -> list[str]:
     if answer.time is None:
         return []
     if not answer.is_faster:
@@ -439,7 +439,7 @@ def _time_words(answer: Answer) -> list[str]:
     return [f"{share} of its teacher's time"]
 
 
-def _teacher_words(answer: Answer) -> list[str]:
+def _teacher_words(answer: RunAnswer) -> list[str]:
     """Its accuracy against the teacher's, never closer than the interval tells."""
     if answer.teacher is None:
         return []
@@ -473,7 +473,7 @@ def _away_words(gap: ConfidenceGap) -> str:
     return f"on {gap.split} its ECE is {gap.ece:.3f}, beyond chance" if gap.verdict == "in places" else ""
 
 
-def _state_words(answer: Answer) -> str:
+def _state_words(answer: RunAnswer) -> str:
     return "each calibrated on dev" if answer.is_calibrated else "both as trained"
 
 
