@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from distilcal import __version__
+from distilcal.cli.cascade import cascade_command
 from distilcal.cli.data import data_command
 from distilcal.cli.evaluate import evaluate_command
 from distilcal.cli.example import example_command
@@ -80,6 +81,7 @@ def main() -> None:
 
 for _command in (
     evaluate_command,
+    cascade_command,
     run_command,
     distill_command,
     predict_command,
