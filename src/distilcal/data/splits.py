@@ -14,12 +14,14 @@ from distilcal.data.corruptions import corrupted, parse_corruption
 from distilcal.data.dataset import Dataset, Images, Role, overlap
 from distilcal.data.image_source import resize_images
 from distilcal.data.joining import concatenate
+from distilcal.data.near_duplicates import match_sketches, sketch
 from distilcal.data.sources import read_dataset, read_unlabelled
 from distilcal.data.table_source import Columns
 from distilcal.data.unlabelled import add_unlabelled, check_same_kind, labelled_part
 from distilcal.errors import InputError
 
 BENCHMARK_PREFIX = "benchmark:"
+SHOWN_PAIRS = 3  # examples of near-duplicates
 # Which split of a benchmark serves as dev or test set of another training set, in this order.
 SUBSTITUTES: dict[Role, tuple[str, ...]] = {
     "train": ("train",),
@@ -47,6 +49,19 @@ class Overlap:
     second: str
     rows: int
     share: float
+
+
+@dataclass(frozen=True)
+class NearOverlap(Overlap):
+    """Examples of one split that nearly repeat one of another, such as a text with other punctuation or one word changed.
+
+    Attributes
+    ----------
+    examples : tuple of (str, str)
+        Ids of the first few: the example of the first split, and that of the second.
+    """
+
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,16 +114,30 @@ class Splits:
 
         Unlabelled examples of train are named apart: what they share is known to training without its labels.
         """
-        pairs: list[tuple[Dataset, Dataset]] = []
-        for part in self._parts_of_train():
-            pairs += [(part, other) for other in (self.dev, self.test, *self.ood)]
-        pairs.append((self.dev, self.test))
         overlaps = []
-        for first, second in pairs:
+        for first, second in self._compared():
             rows = len(overlap(first, second))
             if rows:
                 overlaps.append(Overlap(first.name, second.name, rows, rows / len(second)))
         return overlaps
+
+    def near_overlaps(self) -> list[NearOverlap]:
+        """Return the same for examples that nearly repeat one of another split and are not among `overlaps`."""
+        pairs = self._compared()
+        sketches = {data.name: sketch(data) for pair in pairs for data in pair}
+        overlaps = []
+        for first, second in pairs:
+            rows, matches = match_sketches(sketches[first.name], sketches[second.name])
+            if len(rows):
+                ids = zip(first.ids[matches[:SHOWN_PAIRS]].tolist(), second.ids[rows[:SHOWN_PAIRS]].tolist(), strict=True)
+                overlaps.append(NearOverlap(first.name, second.name, len(rows), len(rows) / len(second), tuple(ids)))
+        return overlaps
+
+    def _compared(self) -> list[tuple[Dataset, Dataset]]:
+        """The pairs of splits that should share nothing: parts of train with every other split, and dev with test."""
+        others = (self.dev, self.test, *self.ood)
+        pairs = [(part, other) for part in self._parts_of_train() for other in others]
+        return [*pairs, (self.dev, self.test)]
 
     def _parts_of_train(self) -> list[Dataset]:
         """The labelled examples of train, and the unlabelled ones under a name of their own, as far as there are any."""

@@ -27,7 +27,7 @@ from typing import Any
 from distilcal.calibrate import Calibrator
 from distilcal.config.schema import Recipe
 from distilcal.data import Dataset
-from distilcal.data.splits import Overlap, Splits
+from distilcal.data.splits import NearOverlap, Overlap, Splits
 from distilcal.evaluation import (
     ScoreEvaluation,
     SplitEvaluation,
@@ -90,6 +90,7 @@ def write_results(
     stages: Sequence[Stage],
     folder: Path,
     *,
+    near_overlaps: Sequence[NearOverlap] = (),
     baseline: tuple[str, Baseline] | None = None,
 ) -> None:
     """Evaluate every trained stage on every split and write the results of the run.
@@ -106,6 +107,8 @@ def write_results(
         Its stages, all trained, in order.
     folder : Path
         The folder of the run.
+    near_overlaps : sequence of NearOverlap
+        Examples that nearly repeat one of another split.
     baseline : tuple of str and Baseline, optional
         The baseline and its name in the results.
     """
@@ -137,6 +140,7 @@ def write_results(
         "sizes": {data.name: len(data) for data in splits},
         "ood": [data.name for data in splits.ood],
         "overlaps": [asdict(overlap) for overlap in overlaps],
+        "near_overlaps": [asdict(overlap) for overlap in near_overlaps],
         "warnings": warnings,
         "baseline": None if baseline is None else baseline[0],
         "stages": facts,

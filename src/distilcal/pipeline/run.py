@@ -22,7 +22,7 @@ from distilcal import __version__
 from distilcal.config.loading import to_toml
 from distilcal.config.schema import Recipe
 from distilcal.data import Dataset
-from distilcal.data.splits import Overlap, Splits, read_splits
+from distilcal.data.splits import NearOverlap, Overlap, Splits, read_splits
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.locks import file_lock
@@ -55,6 +55,8 @@ class Plan:
         The data.
     overlaps : list of Overlap
         Examples that two splits share.
+    near_overlaps : list of NearOverlap
+        Examples that nearly repeat one of another split.
     stages : list of Stage
         The stages in the order in which they run; ``stage.done`` says which are in the store.
     warnings : list of str
@@ -65,6 +67,7 @@ class Plan:
 
     splits: Splits
     overlaps: list[Overlap]
+    near_overlaps: list[NearOverlap]
     stages: list[Stage]
     warnings: list[str]
     baseline: str | None = None
@@ -85,6 +88,7 @@ class Plan:
         for overlap in self.overlaps:
             examples = counted(overlap.rows, "example")
             lines.append(f"note: {examples} of {overlap.second} ({overlap.share:.1%}) also in {overlap.first}")
+        lines += [f"note: {_near_overlap_text(overlap)}" for overlap in self.near_overlaps]
         for stage in self.stages:
             lines.append(_stage_line(stage))
             if stage.settings.predictions:
@@ -127,7 +131,14 @@ def plan(
         if stage.settings.predictions:
             check_predictions(name, stage.external_predictions, splits)
             check_known_rows(stage, [other for other in recipe.stages.values() if other.teacher == name], splits)
-    return Plan(splits, splits.overlaps(), list(stages.values()), check_data(splits), baseline_name(recipe, splits))
+    return Plan(
+        splits,
+        splits.overlaps(),
+        splits.near_overlaps(),
+        list(stages.values()),
+        check_data(splits),
+        baseline_name(recipe, splits),
+    )
 
 
 def run_recipe(
@@ -217,7 +228,15 @@ def run_recipe(
         if processes.is_main_process:
             logger.info("evaluating every model on every split")
             named = None if baseline is None or planned.baseline is None else (planned.baseline, baseline)
-            write_results(recipe, planned.splits, planned.overlaps, planned.stages, folder, baseline=named)
+            write_results(
+                recipe,
+                planned.splits,
+                planned.overlaps,
+                planned.stages,
+                folder,
+                near_overlaps=planned.near_overlaps,
+                baseline=named,
+            )
             write_runs_page(summarise_runs([read_run(folder)]), folder / "report.html")
         processes.wait_for_everyone()
     return folder
@@ -276,6 +295,14 @@ def remove_empty_folders(folders: Sequence[Path]) -> None:
             folder.rmdir()
 
 
+def _near_overlap_text(overlap: NearOverlap) -> str:
+    in_first, in_second = overlap.examples[0]
+    return (
+        f"{counted(overlap.rows, 'example')} of {overlap.second} ({overlap.share:.1%}) nearly the same as one in "
+        f"{overlap.first}, such as {in_second} and {in_first}"
+    )
+
+
 def _log_data(planned: Plan) -> None:
     logger.info("data: %s; %d classes", planned.sizes, len(planned.splits.train.classes))
     for sentence in planned.warnings:
@@ -284,6 +311,8 @@ def _log_data(planned: Plan) -> None:
         logger.warning(
             "%s of %s (%.1f%%) also in %s", counted(overlap.rows, "example"), overlap.second, 100 * overlap.share, overlap.first
         )
+    for near_overlap in planned.near_overlaps:
+        logger.warning(_near_overlap_text(near_overlap))
     for stage in planned.stages:
         if stage.settings.predictions:
             logger.info("%s has predictions of %s", stage.name, stage.coverage(planned.splits))
