@@ -10,7 +10,7 @@ from run_summaries import comparison, scores, split_facts, stage, summary
 from distilcal import Predictions
 from distilcal.report.runs.charts import cascade_charts, confidence_charts
 from distilcal.report.runs.page import render_runs, render_summary
-from distilcal.report.runs.sentences import cascade_sentence, reading
+from distilcal.report.runs.sentences import cascade_sentence, endpoint_sentences, reading
 from distilcal.selective import evaluate_cascade
 
 EVIL = "<script>alert('x')</script>"
@@ -114,6 +114,21 @@ def test_details_name_the_weakest_class_times_and_near_duplicates(runs):
     assert any("(1.00 ms [0.90, 1.30] against 2.00 ms [1.90, 2.20])" in sentence for sentence in sentences)
     note = "Note: 12 examples of test (0.8%) nearly the same as one in train; figures there may flatter."
     assert note in sentences
+
+
+def test_endpoints_are_told_with_their_verdicts(runs):
+    assert endpoint_sentences(runs) == []
+    results = [
+        {"metric": "accuracy", "main": 0.8, "control": 0.75, "difference": 0.05, "low": 0.02, "high": 0.08, "better": True},
+        {"metric": "ece", "main": 0.05, "control": 0.06, "difference": -0.01, "low": -0.03, "high": 0.01, "better": None},
+    ]
+    endpoints = {"against": "alone", "state": "calibrated", "splits": ["test", "tweets"], "results": results}
+    run = replace(runs.main.run, facts={**runs.main.run.facts, "endpoints": endpoints})
+    decided = replace(runs, main=replace(runs.main, run=run))
+    [sentence] = endpoint_sentences(decided)
+    assert "against alone (mean over test, tweets, each after its temperature)" in sentence
+    assert "accuracy +0.050 [+0.020, +0.080], better; ECE -0.010 [-0.030, +0.010], may be chance." in sentence
+    assert "fixed beforehand" in render_runs(decided)
 
 
 def test_runs_of_earlier_versions_have_a_page(tmp_path):

@@ -10,7 +10,7 @@ from distilcal.report.evaluations.page import CHART, COUNTS, MOST_CLASSES, relia
 from distilcal.report.html import render_template, write_text
 from distilcal.report.runs.answer import answer_sentences, decide
 from distilcal.report.runs.charts import cascade_charts, confidence_charts, reliability_diagrams, scatter_chart, training_chart
-from distilcal.report.runs.sentences import cascade_sentence, reading, run_warnings
+from distilcal.report.runs.sentences import cascade_sentence, endpoint_sentences, reading, run_warnings
 from distilcal.report.runs.tables import STATES, domain, table_rows
 from distilcal.report.verdicts import winner
 from distilcal.runs import RunSummary
@@ -51,7 +51,7 @@ def render_runs(summary: RunSummary) -> str:
         "runs.html.jinja",
         s=summary,
         warnings=run_warnings(summary),
-        answer=[] if answer is None else answer_sentences(answer),
+        answer=[*([] if answer is None else answer_sentences(answer)), *endpoint_sentences(summary)],
         confidences=confidence_charts(summary),
         cascades=cascade_charts(summary),
         cascade_sentence=cascade_sentence(summary),
@@ -95,7 +95,7 @@ def render_summary(summary: RunSummary) -> str:
     return render_template(
         "result.html.jinja",
         warnings=run_warnings(summary),
-        answer=[] if answer is None else answer_sentences(answer),
+        answer=[*([] if answer is None else answer_sentences(answer)), *endpoint_sentences(summary)],
         cascade_sentence=cascade_sentence(summary),
         tables=[{"name": split, "where": domain(split), "rows": table_rows(summary, split)} for split in summary.sets],
         main=main.number,

@@ -8,7 +8,7 @@ from typing import Any
 
 from distilcal.metrics import Comparison
 from distilcal.report.formatting import format_number, format_signed
-from distilcal.report.verdicts import difference_verdict
+from distilcal.report.verdicts import MAY_BE_CHANCE, difference_verdict
 from distilcal.runs import RunModel, RunSummary
 from distilcal.selective import counted
 
@@ -79,6 +79,33 @@ def cascade_sentence(summary: RunSummary) -> str:
     if cascade is None:
         return ""
     return f"Handing the least confident answers over to {cascade.teacher}: {cascade.sentence}."
+
+
+def endpoint_sentences(summary: RunSummary) -> list[str]:
+    """Return what the recipe's endpoints decided, in one sentence.
+
+    Parameters
+    ----------
+    summary : RunSummary
+        One or several runs; the endpoints are those of the first.
+
+    Returns
+    -------
+    list of str
+        Empty if the recipe fixed none.
+    """
+    endpoints = summary.main.run.facts.get("endpoints")
+    if endpoints is None:
+        return []
+    state = "each after its temperature" if endpoints["state"] == "calibrated" else "as trained"
+    differences = []
+    for result in endpoints["results"]:
+        verdict = {True: "better", False: "worse", None: MAY_BE_CHANCE}[result["better"]]
+        interval = f"[{format_signed(result['low'])}, {format_signed(result['high'])}]"
+        title = METRIC_TITLES.get(result["metric"], result["metric"])
+        differences.append(f"{title} {format_signed(result['difference'])} {interval}, {verdict}")
+    what = f"mean over {', '.join(endpoints['splits'])}, {state}"
+    return [f"Endpoints, fixed beforehand, against {endpoints['against']} ({what}): {'; '.join(differences)}."]
 
 
 def _overlap_text(overlap: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from distilcal.report.console import build_console, full_width, prose_width
 from distilcal.report.formatting import format_percent
 from distilcal.report.runs.answer import answer_sentences, decide
-from distilcal.report.runs.sentences import cascade_sentence, reading, run_warnings
+from distilcal.report.runs.sentences import cascade_sentence, endpoint_sentences, reading, run_warnings
 from distilcal.report.runs.tables import domain, table_rows
 from distilcal.runs import RunSummary
 
@@ -39,6 +39,8 @@ def show_runs(summary: RunSummary, console: Console | None = None) -> None:
     answer = decide(summary)
     if answer is not None:
         console.print(Text(" ".join(answer_sentences(answer)), style="bold"), width=width)
+    for sentence in endpoint_sentences(summary):
+        console.print(Text(sentence), width=width)
     if cascade_sentence(summary):
         console.print(Text(cascade_sentence(summary)), width=width)
     console.print()
