@@ -121,6 +121,7 @@ def test_tensors_are_probabilities():
         ({"abcd": "long"}, "got dict"),
         (None, "got NoneType"),
         ([[0.9, 0.9]], "is no distribution"),
+        ([["many", "few"]], "expected an array of probabilities, got list"),
         ([[1.0]], r"expected probabilities of shape \(1, 2\), got \(1, 1\)"),
         ([{"label": "long", "score": "high"}], "ValueError"),
     ],
@@ -219,6 +220,9 @@ def test_pairs_and_vectors_are_given_as_they_came():
     teacher = Teacher()
     undecided_student(input_kind="vectors").predict(np.eye(3), confidence=SURE, defer_to=teacher)
     assert teacher.calls[0].tolist() == np.eye(3).tolist()
+    teacher = Teacher()
+    undecided_student(input_kind="choices").predict([("the cat", ["sleeps", "divides"])], confidence=SURE, defer_to=teacher)
+    assert teacher.calls == [[("the cat", ["sleeps", "divides"])]]
 
 
 def test_a_dataset_is_deferred_too():
