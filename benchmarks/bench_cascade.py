@@ -76,22 +76,20 @@ def mixle_accepted(pool: Pool, accuracy: float, rows: Array, rng: np.random.Gene
     return pool.kept_above(selective_risk_threshold(pool.confidence[rows], pool.correct[rows], alpha=1 - accuracy, delta=ERROR))
 
 
-def ours_chosen(pool: Pool, accuracy: float, rows: Array, rng: np.random.Generator) -> Array:
+def ours_chosen(pool: Pool, accuracy: float, rows: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     everything = Predictions.from_confidences(pool.confidence, np.ones(len(pool.correct)))
     plan = to_label(everything, LABELS, accuracy, seed=int(rng.integers(2**31)))
-    kept = pool.kept_above(labelled_threshold(plan, np.where(pool.correct[plan.rows], 0, 1)).confidence)
-    kept[plan.rows] = False  # their labels are known: the student need not answer them
-    return kept
+    return pool.kept_above(labelled_threshold(plan, np.where(pool.correct[plan.rows], 0, 1)).confidence), plan.rows
 
 
-def bargain_chosen(pool: Pool, accuracy: float, rows: Array, rng: np.random.Generator) -> Array:
+def bargain_chosen(pool: Pool, accuracy: float, rows: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     from BARGAIN import BARGAIN_P
 
     proxy, oracle = bargain_models(pool)
     method = BARGAIN_P(proxy, oracle, delta=ERROR, target=accuracy, budget=LABELS, seed=int(rng.integers(2**31)))
     kept = np.zeros(len(pool.correct), bool)
     kept[np.asarray(method.process(list(range(len(kept)))), dtype=int)] = True
-    return kept & ~oracle.asked
+    return kept, np.flatnonzero(oracle.asked)
 
 
 def ours_output(pool: Pool, accuracy: float, rows: Array, rng: np.random.Generator) -> Array:
@@ -188,7 +186,8 @@ def speed_up_bargain() -> None:
             setattr(module, name, fast)
 
 
-Method = Callable[[Pool, float, Array, np.random.Generator], Array]
+# A method returns what is kept; with the rows that it had labelled where it chose them itself.
+Method = Callable[[Pool, float, Array, np.random.Generator], Any]
 ACCEPTED: dict[str, Method] = {"distilcal threshold": ours_accepted, "mixle selective_risk_threshold": mixle_accepted}
 CHOSEN: dict[str, Method] = {"distilcal to_label": ours_chosen, "bargain BARGAIN_P": bargain_chosen}
 OUTPUT: dict[str, Method] = {
@@ -253,11 +252,16 @@ def measure(
         looked_at = np.ones(n, bool)
         looked_at[rows] = not rest
         for library, method in methods.items():
-            kept = method(pool, accuracy, rows, np.random.default_rng(draw)) & looked_at
+            kept = method(pool, accuracy, rows, np.random.default_rng(draw))
+            answered = np.ones(n, bool)  # by the student: not the rows whose labels were asked for
+            if isinstance(kept, tuple):
+                answered[kept[1]] = False
+                kept = kept[0]
+            kept = kept & looked_at
             wrong = int((kept & ~pool.correct).sum())
             of = int(looked_at.sum()) if methods is OUTPUT else int(kept.sum())
             broken[library] += wrong > (1 - accuracy) * of + 1e-9
-            kept_shares[library].append(kept.sum() / looked_at.sum())
+            kept_shares[library].append((kept & answered).sum() / looked_at.sum())
     return [
         Cell(
             promise,
