@@ -291,7 +291,7 @@ def test_names_from_the_data_stay_text(place, tmp_path):
         (place / "run" / "<b>evil<" / "b>").mkdir(exist_ok=True)
         (place / "run" / "<b>evil<" / "b>" / "history.json").write_text("[]")
         comparisons = tuple(replace(c, a="<b>evil</b>") if c.a == "teacher" else c for c in run.comparisons)
-        page = render_runs(summarise_runs([replace(run, facts=facts, comparisons=comparisons)]))
+        page = render_runs(summarise_runs([replace(run, facts=facts, comparisons=comparisons, calibrated_comparisons={})]))
     finally:
         (place / "run" / "kept").rename(place / "run" / "teacher")
     assert "<script>alert" not in page

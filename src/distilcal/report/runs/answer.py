@@ -188,7 +188,7 @@ def _rivals(
     main, facts = summary.main, summary.main.run.facts
     found = [
         (_alone(summary), "the same network trained alone"),
-        (_model(summary, facts.get("baseline")), "the baseline"),
+        (_model(summary, facts.get("baseline")), "TF-IDF with logistic regression"),
     ]
     if teacher is not None and not is_faster and not _is_smaller(main, teacher):
         found.append((teacher, "its teacher, which is no slower and no larger"))
