@@ -311,11 +311,15 @@ def test_texts_from_the_command_line(texts, tmp_path):
     assert logging.getLogger("distilcal.pipeline.train").level == logging.NOTSET
 
 
+# ---- killed ------------------------------------------------------------------------------------------------------------
+
 KILLED = """
-import os, signal, sys
-from distilcal.pipeline.budget import search, timing
-from distilcal.pipeline.budget import halving
-count = int(sys.argv[1])
+import logging, os, signal, sys
+import numpy as np
+import distilcal as dc
+from distilcal.pipeline.budget import halving, search, timing
+count, folder = int(sys.argv[1]), sys.argv[2]
+logging.basicConfig(level=logging.INFO)
 search.measure_speed = lambda *_: timing.Speed(0.0, 0.0, 1)
 search.expected_workload = lambda stage, splits, speed: halving.Workload(7, 5.0, 0.1)
 search._Search.update_pace = lambda *_: None
@@ -329,31 +333,37 @@ def killed(stage, *arguments, on_progress=None, **named):
         on_progress(progress)
     run_stage(stage, *arguments, on_progress=die if on_progress else None, **named)
 search.run_stage = killed
-from distilcal.cli.main import main
-sys.argv = ["distilcal", *sys.argv[2:]]
-main()
+x = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+dc.distill((x, np.array(["no", "yes"])[(x.sum(axis=1) > 0) * 1]), teacher="mlp", student="linear", lr=0.05, epochs=2,
+           budget="2h", out=folder + "/run", store=folder + "/store", progress=False)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [3, 12, 24])
-def test_a_killed_search_goes_on_to_the_same_choice(texts, tmp_path, count):
-    def run(count, folder):
-        arguments = ["--train", texts / "train.csv", "--teacher", texts / "encoder", "--epochs", "1", "--lr", "0.005"]
-        arguments += ["--budget", "2h", "--out", folder / "run", "--store", folder / "store"]
-        program = [sys.executable, "-c", KILLED, str(count), "distill", *map(str, arguments)]
-        return subprocess.run(program, capture_output=True, text=True, timeout=300)
+def run_killed(count, folder):
+    program = [sys.executable, "-c", KILLED, str(count), str(folder)]
+    return subprocess.run(program, capture_output=True, text=True, timeout=600)
 
-    assert run(0, tmp_path / "whole").returncode == 0
-    killed = run(count, tmp_path / "killed")
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    done = run_killed(0, folder)
+    assert done.returncode == 0, done.stderr
+    return facts_of(folder / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 9, 16])
+def test_a_killed_search_goes_on_to_the_same_choice(uninterrupted, tmp_path, count):
+    killed = run_killed(count, tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert not (tmp_path / "killed" / "run" / "metrics.json").exists()
-    used = facts_of(tmp_path / "killed" / "run")["used"]
-    done = run(0, tmp_path / "killed")
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    used = facts_of(tmp_path / "run")["used"]
+    done = run_killed(0, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "going on with a search that was interrupted" in done.stderr
-    whole, found = (facts_of(tmp_path / name / "run") for name in ("whole", "killed"))
+    found = facts_of(tmp_path / "run")
     assert found["used"] > used > 0
-    assert found["chosen"] == whole["chosen"]
-    for a, b in zip(whole["rungs"], found["rungs"], strict=True):
+    assert found["chosen"] == uninterrupted["chosen"]
+    for a, b in zip(uninterrupted["rungs"], found["rungs"], strict=True):
         assert {n: t["dev"] for n, t in a["trials"].items()} == {n: t["dev"] for n, t in b["trials"].items()}
