@@ -67,6 +67,7 @@ def test_the_evaluation_costs_more_with_more_rows_models_and_slower_networks():
     fast, slow = Speed(0.001, 0.1, 1), Speed(0.1, 0.1, 1)
     base = closing_seconds(2, {"a": fast}, SPLITS)
     assert base < closing_seconds(3, {"a": fast}, SPLITS)
+    assert base < closing_seconds(2, {"a": fast}, SPLITS, slowdown=2.0) < 2 * base
     assert base < closing_seconds(2, {"a": fast, "b": slow}, SPLITS)
     assert base < closing_seconds(2, {"a": fast}, Splits(SPLITS.train, SPLITS.dev, SPLITS.test, (vectors(500),)))
 

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -343,7 +344,9 @@ class _Search:
     @property
     def closing_seconds(self) -> float:
         """The time to keep for the evaluation of the teacher, the control and the student."""
-        return closing_seconds(3, self.speeds, self.splits)
+        own_seconds = self.ledger.used() - self.ledger.resumed
+        slowdown = max(1.0, own_seconds / max(time.process_time(), 1.0))  # processes of others take their part
+        return closing_seconds(3, self.speeds, self.splits, slowdown=slowdown)
 
     def teacher_seconds(self) -> float:
         """The time to train what the student depends on, as far as that is not in the store, and to predict with it."""

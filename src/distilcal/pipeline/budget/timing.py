@@ -123,7 +123,7 @@ def expected_workload(stage: StageSettings, splits: Splits, speed: Speed) -> Wor
     return Workload(steps, seconds, 2 * speed.overhead + 1.0 + speed.predicting(len(splits.dev)))
 
 
-def closing_seconds(models: int, speeds: Mapping[str, Speed], splits: Splits) -> float:
+def closing_seconds(models: int, speeds: Mapping[str, Speed], splits: Splits, *, slowdown: float = 1.0) -> float:
     """Return the time that the evaluation of the chosen student, its teacher and its control takes.
 
     Parameters
@@ -134,6 +134,8 @@ def closing_seconds(models: int, speeds: Mapping[str, Speed], splits: Splits) ->
         Those of the networks; the slowest of them counts for each model.
     splits : Splits
         The data.
+    slowdown : float, default 1.0
+        How many times longer than on a quiet machine the evaluation takes; the speeds were measured as the machine is.
 
     Returns
     -------
@@ -143,4 +145,4 @@ def closing_seconds(models: int, speeds: Mapping[str, Speed], splits: Splits) ->
     splits_count = 2 + len(splits.ood)
     slowest = max((speed.predicting(rows) + speed.overhead for speed in speeds.values()), default=0.0)
     evaluating = EVALUATION_SECONDS * splits_count + EVALUATION_SECONDS_PER_ROW * rows
-    return CLOSING_SECONDS + models * (slowest + evaluating)
+    return slowdown * CLOSING_SECONDS + models * (slowest + slowdown * evaluating)
