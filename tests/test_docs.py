@@ -1,6 +1,7 @@
 """Blocks of the documentation that are marked as tested are run, and print what stands below them."""
 
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -46,7 +47,10 @@ def test_documented_output(folder, page, name, kind, block, output):
         here = Path(sys.executable).parent
         command = first.removeprefix("$ ").replace("distilcal ", f"{here / 'distilcal'} ")
         command = command.replace("python ", f"{sys.executable} ", 1) if command.startswith("python ") else command
-    done = subprocess.run(command, cwd=folder, shell=kind == "console", capture_output=True, text=True, check=False)
+    # Readline, which pytest imports, exports COLUMNS to children that inherit the environment without being given it.
+    done = subprocess.run(
+        command, cwd=folder, shell=kind == "console", capture_output=True, text=True, check=False, env={**os.environ}
+    )
     assert done.returncode == 0, done.stderr
     same(done.stdout, output)
 
