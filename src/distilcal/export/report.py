@@ -159,7 +159,7 @@ def build_report(
     predictions: list[Predictions] = []
     if data is not None:
         for batch in REPEATS:
-            for facts, milliseconds in zip(times, time_in_turns(students, data, batch), strict=True):
+            for facts, milliseconds in zip(times, time_students(students, data, batch), strict=True):
                 facts[batch] = milliseconds
         predictions = [student.predictions(data).rename(name) for name, _, student in models]
     measured = [dict(evaluate(scores, MEASURED, intervals=1000).metrics) for scores in predictions] or [{}, {}]
@@ -172,7 +172,7 @@ def build_report(
     return ExportReport(path, reference, exported, len(before), flipped, compare(before, after, MEASURED), notes)
 
 
-def time_in_turns(students: Sequence[Student], data: Dataset, batch: int) -> list[float]:
+def time_students(students: Sequence[Student], data: Dataset, batch: int) -> list[float]:
     """Measure how long students take for a batch, in turns, so that a busy machine slows all alike.
 
     Parameters

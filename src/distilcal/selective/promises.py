@@ -400,7 +400,8 @@ def _loss_bound(losses: int, gains: int, rows: int, max_loss: float, error: floa
 
 
 def _signed_points(share: float) -> str:
-    return f"{share * 100:+.2f} points"
+    points = round(share * 100, 2)
+    return f"{points:+.2f} points" if points else "0.00 points"  # never -0.00
 
 
 def _check_sentence(
