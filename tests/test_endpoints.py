@@ -58,6 +58,22 @@ def test_intervals_hold_where_nothing_differs():
     assert misses <= 18  # 5 % of 200 and three standard errors
 
 
+def test_runs_on_other_rows_have_wider_intervals():
+    """Rows that runs share are not counted as new ones."""
+
+    def named(strength, seed, prefix):
+        plain = model(strength, 400, seed)
+        ids = [f"{prefix}{i}" for i in range(400)]
+        return {"test": Predictions.from_logits(plain.logits, plain.labels, ids=ids)}
+
+    same = [(named(1.2, s, "row"), named(1.0, s + 9, "row")) for s in range(4)]
+    other = [(named(1.2, s, f"run {s} row "), named(1.0, s + 9, f"run {s} row ")) for s in range(4)]
+    [narrow] = compare_endpoints(same, ["accuracy"], resamples=200)
+    [wide] = compare_endpoints(other, ["accuracy"], resamples=200)
+    assert narrow.difference == wide.difference
+    assert wide.high - wide.low > narrow.high - narrow.low
+
+
 def test_temperatures_are_those_of_dev():
     scaled = scale_by_dev({"dev": model(1, 400, 0, scale=8), "test": model(1, 300, 0, scale=8)})
     assert list(scaled) == ["test"]

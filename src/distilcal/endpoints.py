@@ -89,14 +89,15 @@ def compare_endpoints(
     """Compare a model with its control: means over domains of each metric, over one run or several.
 
     The variance of the mean difference has two parts: that over rows, by a bootstrap that draws the same rows for both models
-    and all runs, and that over runs divided by their number. With S runs the interval uses Student's t with S - 1 degrees of
+    and all runs, and that over runs divided by their number. Where the runs have other rows, which may still overlap, the part
+    of the rows is that of a single run: it cannot be larger. With S runs the interval uses Student's t with S - 1 degrees of
     freedom; with one run it is about new rows only.
 
     Parameters
     ----------
     runs : sequence of (mapping, mapping)
-        For each run the predictions of the model and those of its control, by the name of the split: the same splits with the
-        same rows for both and in every run.
+        For each run the predictions of the model and those of its control, by the name of the split: the same splits of the
+        same sizes in every run, with the same rows for both models.
     metrics : sequence of str
         Names in ``METRICS``.
     resamples : int, default 1000
@@ -134,7 +135,8 @@ def compare_endpoints(
         for name in metrics:
             values[name].append((of_main[name][0], of_control[name][0]))
             samples[name].append(of_main[name][1] - of_control[name][1])
-    return [_endpoint(name, np.array(values[name]), np.array(samples[name]), level) for name in metrics]
+    same_rows = all(_have_same_rows(runs[0][0], main) for main, _ in runs)
+    return [_endpoint(name, np.array(values[name]), np.array(samples[name]), level, same_rows=same_rows) for name in metrics]
 
 
 def _check_runs(runs: Sequence[tuple[PredictionsBySplit, PredictionsBySplit]]) -> None:
@@ -149,6 +151,18 @@ def _check_runs(runs: Sequence[tuple[PredictionsBySplit, PredictionsBySplit]]) -
                 )
 
 
+def _have_same_rows(first: PredictionsBySplit, second: PredictionsBySplit) -> bool:
+    for split, scores in first.items():
+        ids, other_ids = scores.ids, second[split].ids
+        if ids is None or other_ids is None:
+            same = np.array_equal(scores.labels, second[split].labels)
+        else:
+            same = np.array_equal(ids, other_ids)
+        if not same:
+            return False
+    return True
+
+
 def _mean_over_splits(
     predictions: PredictionsBySplit, metrics: Mapping[str, Mapping[str, Any]], resamples: int
 ) -> dict[str, tuple[float, FloatArray]]:
@@ -161,13 +175,14 @@ def _mean_over_splits(
     return means
 
 
-def _endpoint(name: str, values: FloatArray, samples: FloatArray, level: float) -> Endpoint:
+def _endpoint(name: str, values: FloatArray, samples: FloatArray, level: float, *, same_rows: bool) -> Endpoint:
     """The endpoint from the values (runs, 2) and the replicates of the difference (runs, resamples)."""
     from scipy import stats
 
     differences = values[:, 0] - values[:, 1]
     runs = len(differences)
-    variance = float(samples.mean(axis=0).var(ddof=1))
+    # The mean of variables varies at most as much as they do on average, whatever they have in common.
+    variance = float(samples.mean(axis=0).var(ddof=1)) if same_rows else float(samples.var(axis=1, ddof=1).mean())
     tail = 1 - (1 - level) / 2
     quantile = float(stats.norm.ppf(tail))
     if runs > 1:

@@ -15,7 +15,7 @@ from distilcal.config.loading import parse_recipe
 from distilcal.config.schema import StageSettings
 from distilcal.data import Dataset, texts
 from distilcal.data.splits import Splits
-from distilcal.pipeline.preflight import check_known_rows
+from distilcal.pipeline.preflight import check_endpoint_rows, check_known_rows
 from distilcal.pipeline.stage import Stage, plan_stages
 
 TEXTS = ["good", "bad", "good", "fine"]
@@ -222,3 +222,11 @@ def test_votes_of_labelled_rows_only_stay_out_of_a_teachers_predictions(tmp_path
     stage = Stage("teacher", "key", settings, tmp_path, tmp_path, ("neg", "pos"))
     assert stage.known_predictions(data).label_probs is None
     assert stage.known_predictions(data.select([0, 2])).label_probs.tolist() == votes[[0, 2]].tolist()
+
+
+def test_a_control_without_all_rows_is_refused_before_training(tmp_path):
+    data = some_data(OWN_IDS)
+    splits = Splits(*(data.with_role(role, role) for role in ("train", "dev", "test")))
+    check_endpoint_rows(stage_of(tmp_path / "all.jsonl", *about("bad", "good", "fine")), splits)
+    with pytest.raises(InputError, match="endpoints compare 'llm' .* its predictions have 3 of the 4 rows of 'dev'"):
+        check_endpoint_rows(stage_of(tmp_path / "some.jsonl", *about("bad", "good")), splits)

@@ -431,6 +431,31 @@ def check_known_rows(stage: Stage, students: Sequence[StageSettings], splits: Sp
         )
 
 
+def check_endpoint_rows(stage: Stage, splits: Splits) -> None:
+    """Refuse a control of the endpoints, or a main model, that does not have every row that they are measured on.
+
+    Parameters
+    ----------
+    stage : Stage
+        A model that is known by its predictions.
+    splits : Splits
+        The data.
+
+    Raises
+    ------
+    InputError
+        If rows of dev, test or another domain are missing.
+    """
+    for data in (splits.dev, splits.test, *splits.ood):
+        known = stage.knows(data)
+        if not known.all():
+            raise InputError(
+                f"endpoints compare {stage.name!r} with another model, but its predictions have {int(known.sum())} of the "
+                f"{len(data)} rows of {data.name!r}",
+                remedy="predict all of them, or name another control in [endpoints]",
+            )
+
+
 def check_predictions(name: str, predictions: Predictions, splits: Splits) -> None:
     """Refuse predictions whose rows cannot be matched with the data.
 

@@ -29,7 +29,7 @@ from distilcal.io.locks import file_lock
 from distilcal.pipeline.baseline import METHOD, Baseline, baseline_name, fit_baseline
 from distilcal.pipeline.checks import check_data, check_model
 from distilcal.pipeline.logs import main_process_logger
-from distilcal.pipeline.preflight import check_known_rows, check_predictions, check_recipe, check_teachers
+from distilcal.pipeline.preflight import check_endpoint_rows, check_known_rows, check_predictions, check_recipe, check_teachers
 from distilcal.pipeline.results import remove_results, write_results
 from distilcal.pipeline.stage import Stage, plan_stages
 from distilcal.pipeline.train import run_stage
@@ -131,6 +131,8 @@ def plan(
         if stage.settings.predictions:
             check_predictions(name, stage.external_predictions, splits)
             check_known_rows(stage, [other for other in recipe.stages.values() if other.teacher == name], splits)
+            if recipe.endpoints is not None and name == recipe.endpoints.against:
+                check_endpoint_rows(stage, splits)
     return Plan(
         splits,
         splits.overlaps(),

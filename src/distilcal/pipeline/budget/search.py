@@ -382,6 +382,7 @@ class _Search:
     def run(self) -> Recipe:
         """Train the teacher, search, and return the recipe with the chosen student."""
         if "chosen" in self.facts:
+            self.remove_losers()  # the interruption may have come before all were removed
             return self.chosen_recipe()
         self.ledger.save()
         if self.ledger.resumed:
