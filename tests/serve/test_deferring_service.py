@@ -1,7 +1,9 @@
 """A service defers to a teacher: a model of its own or another service, which may be down, slow or talk nonsense."""
 
 import json
+import socket
 import threading
+import time
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -231,6 +233,26 @@ def test_a_slow_service_is_given_up(monkeypatch):
             undecided_student().predict(["a"], confidence=0.9, defer_to=slow)
         go_on.set()
     assert len(bodies) == 1
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["status", "headers", "body"])
+def test_a_service_that_sends_byte_after_byte_is_given_up(start):
+    def drip(listener):
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):  # who asked has left
+            connection.sendall(start)
+            for _ in range(400):
+                connection.sendall(b"1")
+                time.sleep(0.02)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=[listener])
+        thread.start()
+        begin = time.monotonic()
+        with pytest.raises(TeacherError, match=r"did not answer within 0\.3 seconds"):
+            remote.remote_teacher(f"http://127.0.0.1:{listener.getsockname()[1]}", ("short", "long"), "texts", seconds=0.3)
+        assert time.monotonic() - begin < 4
+        thread.join()
 
 
 def test_the_limits_of_a_service_are_kept():

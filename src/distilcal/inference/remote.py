@@ -10,8 +10,11 @@ import base64
 import http.client
 import json
 import math
+import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -243,15 +246,15 @@ class RemoteService:
     def _request(self, method: str, path: str, body: bytes | None, deadline: float) -> tuple[int, bytes]:
         connection = self.address.connect(max(deadline - time.monotonic(), 0.001))
         try:
-            connection.request(method, self.address.path + path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            content = bytearray()
-            while part := answer.read1(READ_AT_ONCE):
-                content += part
-                if len(content) > MAX_ANSWER:
-                    raise self._failure(f"its answer is larger than {MAX_ANSWER:,} bytes")
-                if time.monotonic() > deadline:
-                    raise TimeoutError
+            connection.connect()
+            with cut_off(connection.sock, deadline):
+                connection.request(method, self.address.path + path, body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                content = bytearray()
+                while part := answer.read1(READ_AT_ONCE):
+                    content += part
+                    if len(content) > MAX_ANSWER:
+                        raise self._failure(f"its answer is larger than {MAX_ANSWER:,} bytes")
             return answer.status, bytes(content)
         finally:
             connection.close()
@@ -261,6 +264,43 @@ class RemoteService:
 
     def _too_late(self) -> TeacherError:
         return self._failure(f"it did not answer within {self.seconds:g} seconds")
+
+
+@contextmanager
+def cut_off(connection: socket.socket, deadline: float) -> Iterator[None]:
+    """End what is sent and received over a connection at a deadline; a timeout of the socket starts anew with every byte.
+
+    Parameters
+    ----------
+    connection : socket
+        An open connection.
+    deadline : float
+        According to ``time.monotonic()``.
+
+    Raises
+    ------
+    TimeoutError
+        If the deadline has passed.
+    """
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with suppress(OSError):  # it is closed already
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # that of TLS is not safe while another thread reads
+
+    timer = threading.Timer(max(deadline - time.monotonic(), 0.0), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except UNREACHABLE:
+        if not is_late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_late.is_set():
+        raise TimeoutError
 
 
 def _parse(url: str) -> Address:
