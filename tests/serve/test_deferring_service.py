@@ -264,6 +264,36 @@ def test_the_limits_of_a_service_are_kept():
     assert all(len(json.dumps(body)) <= 60 for body in bodies)
 
 
+def test_a_service_that_was_down_is_checked_before_it_is_asked():
+    with fake_service(labels("long"), limits={"max_batch": 2}) as (url, bodies):
+        teacher = remote.remote_teacher(url, ("short", "long"), "texts", check=False)
+        answers = undecided_student().predict(["a", "b", "c"], confidence=0.9, defer_to=teacher)
+        assert [answer.label for answer in answers] == ["long"] * 3
+    assert [body["texts"] for body in bodies] == [["a", "b"], ["c"]]
+    with fake_service(labels("long"), input_kind="images") as (url, bodies):
+        teacher = remote.remote_teacher(url, ("short", "long"), "texts", check=False)
+        for _ in range(2):
+            with pytest.raises(TeacherError, match="it reads images, the student texts"):
+                undecided_student().predict(["a"], confidence=0.9, defer_to=teacher)
+    assert bodies == []
+
+
+def test_a_service_that_failed_is_checked_again():
+    limits = {"max_batch": 4}
+
+    def answer(body):
+        return labels("long")(body) if len(body["texts"]) <= limits["max_batch"] else (413, {"error": "too many"})
+
+    with fake_service(answer, limits=limits) as (url, bodies):
+        student = undecided_student()
+        teacher = student.teacher(url)
+        limits["max_batch"] = 2
+        with pytest.raises(TeacherError, match="too many"):
+            student.predict(["a", "b", "c"], confidence=0.9, defer_to=teacher)
+        assert len(student.predict(["a", "b", "c"], confidence=0.9, defer_to=teacher)) == 3
+    assert [len(body["texts"]) for body in bodies] == [3, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("service", "message"),
     [

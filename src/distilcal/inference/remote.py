@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from distilcal.data.dataset import Dataset, Images, Vectors
-from distilcal.errors import InputError, MissingDependencyError, TeacherError
+from distilcal.errors import DistilcalError, InputError, MissingDependencyError, TeacherError
 from distilcal.inference.called import CalledAnswer, match_labels, plain_inputs, unknown_classes
 from distilcal.inference.deferral import DeferralTeacher
 
@@ -72,7 +72,8 @@ def remote_teacher(
     seconds : float, default 10
         In which the service must answer.
     check : bool, default True
-        Whether to ask the service now what it reads and which classes it knows.
+        Whether to ask the service now what it reads, which classes it knows and which limits it has. Otherwise that is done
+        before the first examples are sent, and raises the same errors then.
 
     Returns
     -------
@@ -145,6 +146,7 @@ class RemoteService:
         self.seconds = seconds
         self.source = f"teacher {address}"
         self.max_batch, self.max_bytes = MAX_BATCH, MAX_BYTES
+        self.is_checked = False
 
     def check(self) -> None:
         """Ask the service what it reads, which classes it knows and which limits it has; raise an error if they do not fit."""
@@ -166,9 +168,20 @@ class RemoteService:
         if isinstance(limits, dict):
             self.max_batch = _limit(limits.get("max_batch"), MAX_BATCH)
             self.max_bytes = _limit(limits.get("max_bytes"), MAX_BYTES)
+        self.is_checked = True
 
     def answer(self, data: Dataset) -> CalledAnswer:
-        """Return the service's answers, asked for in as few requests as its limits allow."""
+        """Return the service's answers; after a failure it is checked again, as it may have been started anew."""
+        if not self.is_checked:
+            self.check()
+        try:
+            return self._answer(data)
+        except DistilcalError:
+            self.is_checked = False
+            raise
+
+    def _answer(self, data: Dataset) -> CalledAnswer:
+        """The service's answers, asked for in as few requests as its limits allow."""
         rows: list[Any] = []
         for body, count in self._bodies(data):
             rows += self._rows(self._fetch("POST", "/predict", body), count)
