@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distilcal.calibrate import fit_temperature
 from distilcal.errors import InputError
@@ -88,10 +90,12 @@ def compare_endpoints(
 ) -> list[Endpoint]:
     """Compare a model with its control: means over domains of each metric, over one run or several.
 
-    The variance of the mean difference has two parts: that over rows, by a bootstrap that draws the same rows for both models
-    and all runs, and that over runs divided by their number. Where the runs have other rows, which may still overlap, the part
-    of the rows is that of a single run: it cannot be larger. With S runs the interval uses Student's t with S - 1 degrees of
-    freedom; with one run it is about new rows only.
+    The variance of the mean difference over S runs is s²/S + C: s² is the variance between the runs, and C the covariance of
+    two runs, which comes from the rows that they share. C is found by a bootstrap that draws the same rows for both models: it
+    is the variance of the mean over runs where these have the same rows, else that of one run times the share of rows that two
+    runs have in common, which it cannot exceed. The degrees of freedom of Student's t follow from both parts
+    (Welch–Satterthwaite).
+    With one run the interval is about new rows only.
 
     Parameters
     ----------
@@ -127,16 +131,18 @@ def compare_endpoints(
     """
     _check_runs(runs)
     wanted = {name: {"metric": name} for name in metrics}
-    values: dict[str, list[tuple[float, float]]] = {name: [] for name in metrics}
-    samples: dict[str, list[FloatArray]] = {name: [] for name in metrics}
+    shared = _shared_rows([main for main, _ in runs])
+    results = []
     for main, control in runs:
-        of_main = _mean_over_splits(main, wanted, resamples)
-        of_control = _mean_over_splits(control, wanted, resamples)
-        for name in metrics:
-            values[name].append((of_main[name][0], of_control[name][0]))
-            samples[name].append(of_main[name][1] - of_control[name][1])
-    same_rows = all(_have_same_rows(runs[0][0], main) for main, _ in runs)
-    return [_endpoint(name, np.array(values[name]), np.array(samples[name]), level, same_rows=same_rows) for name in metrics]
+        results.append((_replicates(main, wanted, resamples), _replicates(control, wanted, resamples)))
+    endpoints = []
+    for name in metrics:
+        values, samples = [], []
+        for of_main, of_control in results:
+            values.append([np.mean([value for value, _ in of_main[name]]), np.mean([value for value, _ in of_control[name]])])
+            samples.append([a - b for (_, a), (_, b) in zip(of_main[name], of_control[name], strict=True)])
+        endpoints.append(_endpoint(name, np.array(values), np.array(samples), shared, level))
+    return endpoints
 
 
 def _check_runs(runs: Sequence[tuple[PredictionsBySplit, PredictionsBySplit]]) -> None:
@@ -151,45 +157,49 @@ def _check_runs(runs: Sequence[tuple[PredictionsBySplit, PredictionsBySplit]]) -
                 )
 
 
-def _have_same_rows(first: PredictionsBySplit, second: PredictionsBySplit) -> bool:
-    for split, scores in first.items():
-        ids, other_ids = scores.ids, second[split].ids
-        if ids is None or other_ids is None:
-            same = np.array_equal(scores.labels, second[split].labels)
-        else:
-            same = np.array_equal(ids, other_ids)
-        if not same:
-            return False
-    return True
+def _shared_rows(runs: Sequence[PredictionsBySplit]) -> FloatArray:
+    """Of each split (K,), the share of its rows that two runs have in common: the mean over pairs of runs."""
+    shares = []
+    for split in runs[0]:
+        names = [_row_names(run[split]) for run in runs]
+        pairs = [np.isin(first, second).mean() for first, second in combinations(names, 2)]
+        shares.append(float(np.mean(pairs)) if pairs else 1.0)
+    return np.array(shares)
 
 
-def _mean_over_splits(
+def _row_names(predictions: Predictions) -> NDArray[Any]:
+    return np.arange(len(predictions)) if predictions.ids is None else predictions.ids
+
+
+def _replicates(
     predictions: PredictionsBySplit, metrics: Mapping[str, Mapping[str, Any]], resamples: int
-) -> dict[str, tuple[float, FloatArray]]:
-    """Value and replicates of each metric, as means over the splits, which are resampled one independently of another."""
+) -> dict[str, list[tuple[float, FloatArray]]]:
+    """Value and replicates of each metric on every split; splits are resampled one independently of another."""
     by_split = [replicates(scores, metrics, resamples, seed=number) for number, scores in enumerate(predictions.values())]
-    means = {}
-    for name in metrics:
-        value = float(np.mean([results[name][0] for results in by_split]))
-        means[name] = (value, np.mean([results[name][1] for results in by_split], axis=0))
-    return means
+    return {name: [results[name] for results in by_split] for name in metrics}
 
 
-def _endpoint(name: str, values: FloatArray, samples: FloatArray, level: float, *, same_rows: bool) -> Endpoint:
-    """The endpoint from the values (runs, 2) and the replicates of the difference (runs, resamples)."""
+def _endpoint(name: str, values: FloatArray, samples: FloatArray, shared: FloatArray, level: float) -> Endpoint:
+    """The endpoint from values (runs, 2), replicates of the difference (runs, splits, resamples) and shared rows (splits,)."""
     from scipy import stats
 
     differences = values[:, 0] - values[:, 1]
-    runs = len(differences)
-    # The mean of variables varies at most as much as they do on average, whatever they have in common.
-    variance = float(samples.mean(axis=0).var(ddof=1)) if same_rows else float(samples.var(axis=1, ddof=1).mean())
+    runs, splits, resamples = samples.shape
+    if (shared == 1).all():
+        covariance = float(samples.mean(axis=(0, 1)).var(ddof=1))
+    else:
+        over_rows = samples.var(axis=2, ddof=1).mean(axis=0)  # of each split
+        covariance = float((shared * over_rows).sum() / splits**2)
     tail = 1 - (1 - level) / 2
-    quantile = float(stats.norm.ppf(tail))
-    if runs > 1:
-        variance += float(differences.var(ddof=1)) / runs
-        quantile = float(stats.t.ppf(tail, runs - 1))
+    if runs == 1:
+        margin = float(stats.norm.ppf(tail)) * math.sqrt(covariance)
+    else:
+        between = float(differences.var(ddof=1)) / runs
+        variance = between + covariance
+        spread = between**2 / (runs - 1) + covariance**2 / (resamples - 1)
+        freedom = variance**2 / spread if spread else math.inf
+        margin = float(stats.t.ppf(tail, freedom)) * math.sqrt(variance)
     difference = float(differences.mean())
-    margin = quantile * math.sqrt(variance)
     low, high = difference - margin, difference + margin
     better = None
     if low > 0 or high < 0:
