@@ -75,6 +75,10 @@ class TeacherError(DistilcalError, RuntimeError):
     """A teacher that was asked about examples failed, cannot be reached, or gave an answer that cannot be used."""
 
 
+class TeacherTimeoutError(TeacherError):
+    """A service that was asked as a teacher did not answer in time."""
+
+
 def list_names(names: Sequence[object], limit: int = 8) -> str:
     """Return names in quotes for a message, the last ones counted instead of shown.
 

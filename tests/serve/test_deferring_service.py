@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -372,6 +373,76 @@ def test_a_slow_teacher_holds_up_nobody_else():
         go_on.set()
         client.join()
         assert answered(answers[0]) == ["long"]
+
+
+def test_requests_that_wait_for_the_teacher_leave_the_queue():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waits(texts):
+        begun.set()
+        go_on.wait(20)
+        return ["long"] * len(texts)
+
+    with (
+        server_in_thread(promising_student(), confidence=0.8, defer_to=waits, max_requests=2) as url,
+        ThreadPoolExecutor(2) as clients,
+    ):
+        waiting = [clients.submit(post, f"{url}/predict", {"texts": ["abcd"]}) for _ in range(2)]
+        assert begun.wait(20)
+        while fetch(f"{url}/health")[2]["pending"] < 2:
+            time.sleep(0.01)
+        status, _, content = post(f"{url}/predict", {"texts": ["a"]})
+        assert (status, answered(content)) == (200, ["short"])
+        status, _, content = post(f"{url}/predict", {"texts": TEXTS})  # as many wait as may
+        assert status == 200
+        assert answered(content) == ["short", None, None, None, "long"]
+        assert answered(content, "hand_over") == answered(content, "deferred") == [False, True, True, True, False]
+        assert answered(content, "reason")[1] == "the teacher is busy"
+        assert fetch(f"{url}/health")[2]["teacher"]["failing"] is False
+        go_on.set()
+        assert [answered(client.result()[2]) for client in waiting] == [["long"]] * 2
+
+
+def test_a_service_that_is_too_slow_gets_a_pause(monkeypatch):
+    monkeypatch.setattr(app_module, "PAUSE_SECONDS", 2.0)
+    go_on = threading.Event()
+
+    def answer(body):
+        go_on.wait(20)
+        return labels("long")(body)
+
+    with fake_service(answer) as (service, bodies):
+        teacher = remote.remote_teacher(service, ("short", "long"), "texts", seconds=0.3)
+        with server_in_thread(promising_student(), confidence=0.8, defer_to=teacher) as url:
+            first, second = (post(f"{url}/predict", {"texts": ["abcd"]})[2] for _ in range(2))
+            assert answered(first, "reason") == ["the teacher failed; the log of the service says why"]
+            assert answered(second) == [None]
+            assert answered(second, "reason") == ["the teacher did not answer in time and is not asked for a few seconds"]
+            assert len(bodies) == 1
+            assert fetch(f"{url}/health")[2]["teacher"]["failing"] is True
+            go_on.set()
+            time.sleep(2)
+            assert answered(post(f"{url}/predict", {"texts": ["abcd"]})[2]) == ["long"]
+            assert fetch(f"{url}/health")[2]["teacher"]["failing"] is False
+
+
+def test_requests_that_wait_when_a_pause_begins_are_handed_over():
+    count = 2 * app_module.SERVICE_THREADS  # half of them wait for a thread
+
+    def answer(body):
+        time.sleep(2)
+        return labels("long")(body)
+
+    with fake_service(answer) as (service, bodies):
+        teacher = remote.remote_teacher(service, ("short", "long"), "texts", seconds=1)
+        with (
+            server_in_thread(promising_student(), confidence=0.8, defer_to=teacher) as url,
+            ThreadPoolExecutor(count) as clients,
+        ):
+            contents = list(clients.map(lambda _: post(f"{url}/predict", {"texts": ["abcd"]})[2], range(count)))
+    reasons = [answered(content, "reason")[0] for content in contents]
+    assert set(reasons) == {app_module.TEACHER_FAILED, app_module.TEACHER_PAUSED}
+    assert len(bodies) <= app_module.SERVICE_THREADS
 
 
 def test_a_teacher_that_cannot_be_loaded_stops_the_start(tmp_path):

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from distilcal.data.dataset import Dataset, Images, Vectors
-from distilcal.errors import DistilcalError, InputError, MissingDependencyError, TeacherError
+from distilcal.errors import DistilcalError, InputError, MissingDependencyError, TeacherError, TeacherTimeoutError
 from distilcal.inference.called import CalledAnswer, match_labels, plain_inputs, unknown_classes
 from distilcal.inference.deferral import DeferralTeacher
 
@@ -275,8 +275,8 @@ class RemoteService:
     def _failure(self, problem: str) -> TeacherError:
         return TeacherError(problem, source=self.source)
 
-    def _too_late(self) -> TeacherError:
-        return self._failure(f"it did not answer within {self.seconds:g} seconds")
+    def _too_late(self) -> TeacherTimeoutError:
+        return TeacherTimeoutError(f"it did not answer within {self.seconds:g} seconds", source=self.source)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -28,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from distilcal import __version__
 from distilcal.data.dataset import Dataset
-from distilcal.errors import InputError, TeacherError
+from distilcal.errors import InputError, TeacherError, TeacherTimeoutError
 from distilcal.inference import Acceptance, DeferralTeacher, Student
 from distilcal.inference.called import CalledAnswer
 from distilcal.inference.deferral import ask_about, merge_answers
@@ -53,13 +54,18 @@ MAX_BATCH = 256
 MAX_BYTES = 1_000_000
 MAX_CHARS = 100_000
 MAX_REQUESTS = 256
+MAX_DEFERRED = 32  # requests that may wait for the teacher, and no more than MAX_REQUESTS
 BODY_SECONDS = 10.0  # in which the whole body of a request must have arrived
 ERRORS = (400, 408, 413, 415, 422, 500, 503)  # statuses of answers to /predict
 KEPT_THRESHOLDS = 64  # for different accuracies of requests
 SERVICE_THREADS = 16  # in which another service is asked
+PAUSE_SECONDS = 5.0  # in which a service that did not answer in time is not asked
+LOG_SECONDS = 60.0  # between lines of the log about a teacher that fails: one for every request would fill disks
 TOO_LOW = "the confidence is below the threshold"
 NO_ANSWER = "the teacher has no answer"
 TEACHER_FAILED = "the teacher failed; the log of the service says why"
+TEACHER_BUSY = "the teacher is busy"
+TEACHER_PAUSED = "the teacher did not answer in time and is not asked for a few seconds"
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -129,7 +135,8 @@ def create_app(
     max_chars : int, default 100,000
         How long a text may be.
     max_requests : int, default 256
-        How many requests may be under way, running or waiting; more are refused with 503 and ``Retry-After``.
+        How many requests may be under way, running or waiting; more are refused with 503 and ``Retry-After``. Those that wait
+        for the teacher are not among them: they may be as many, but at most 32, and the examples of more are handed over.
     threads : int, default 1
         How many requests the model runs at a time. The model itself may use more threads.
 
@@ -233,11 +240,13 @@ class Service:
         self.limits = limits
         self.queue = ModelQueue(threads, limits.max_requests)
         is_service = teacher is not None and teacher.is_service
-        self.teacher_queue = ModelQueue(SERVICE_THREADS if is_service else threads, limits.max_requests)
+        max_deferred = min(MAX_DEFERRED, limits.max_requests)
+        self.teacher_queue = ModelQueue(SERVICE_THREADS if is_service else threads, max_deferred)
         self.request_model = request_model(student.input_kind, limits.max_batch)
         self.accept = lru_cache(KEPT_THRESHOLDS)(lambda accuracy: self.student.acceptance(accuracy=accuracy))
         self.counts = Counts(examples=0, deferred=0, by_teacher=0)
         self._teacher_failing = False
+        self._paused_until = self._silent_until = -math.inf
         self._started = time.monotonic()
 
     def close(self) -> None:
@@ -254,13 +263,13 @@ class Service:
             with self.queue.admit():
                 body = await read_body(request, self.limits.max_bytes)
                 answered = await self.queue.run(self._answer, body, is_abandoned=request.is_disconnected)
-                if isinstance(answered, DeferredRequest):
-                    answered = await self.teacher_queue.run(self._complete, answered, is_abandoned=request.is_disconnected)
         except TooManyRequests:
             message = f"{self.limits.max_requests} requests are under way; try again later"
             raise HTTPException(503, message, headers={"Retry-After": "1"}) from None
         except InputError as error:
             raise HTTPException(422, str(error)) from None
+        if isinstance(answered, DeferredRequest):  # it no longer counts among those of the student
+            answered = await self._defer(answered, request)
         if answered is None:  # the client has left
             return {}
         self._count(answered["predictions"])
@@ -282,7 +291,7 @@ class Service:
             "teacher": self._teacher_state(),
             "counts": self.counts.model_dump(),
             "limits": vars(self.limits),
-            "pending": self.queue.pending,
+            "pending": self.queue.pending + self.teacher_queue.pending,
             "version": __version__,
             "uptime_seconds": round(time.monotonic() - self._started, 3),
         }
@@ -332,21 +341,48 @@ class Service:
             return self._content(probs, acceptance, too_low, too_low.tolist(), reason=TOO_LOW)
         return DeferredRequest(data, probs, acceptance, too_low)
 
+    async def _defer(self, deferred: DeferredRequest, request: Request) -> dict[str, Any] | None:
+        """Wait for the teacher's part of a request; it is handed over at once in a pause, or if too many wait already."""
+        if self._is_paused():
+            return self._hand_over(deferred, TEACHER_PAUSED)
+        try:
+            with self.teacher_queue.admit():
+                return await self.teacher_queue.run(self._complete, deferred, is_abandoned=request.is_disconnected)
+        except TooManyRequests:
+            return self._hand_over(deferred, TEACHER_BUSY)
+
     def _complete(self, request: DeferredRequest) -> dict[str, Any]:
         """Ask the teacher about what the model deferred; called in a thread."""
         assert self.teacher is not None
-        answer, reason = None, NO_ANSWER
+        if self._is_paused():  # since the request began to wait
+            return self._hand_over(request, TEACHER_PAUSED)
         try:
             answer = ask_about(self.teacher, request.data.select(request.deferred))
         except TeacherError as error:
-            if not self._teacher_failing:  # a line for every request would fill disks
-                logger.warning("%s; what is deferred is handed over until it answers", error)
-            reason = TEACHER_FAILED
-        self._teacher_failing = answer is None
+            self._note_failure(error)
+            return self._hand_over(request, TEACHER_FAILED)
+        self._teacher_failing = False
         handed_over = request.deferred.copy()
-        if answer is not None:
-            handed_over[request.deferred] = answer.predicted < 0
-        return self._content(request.probs, request.acceptance, request.deferred, handed_over.tolist(), answer, reason)
+        handed_over[request.deferred] = answer.predicted < 0
+        return self._content(request.probs, request.acceptance, request.deferred, handed_over.tolist(), answer, NO_ANSWER)
+
+    def _is_paused(self) -> bool:
+        return time.monotonic() < self._paused_until
+
+    def _note_failure(self, error: TeacherError) -> None:
+        """Log why the teacher failed, and give it a pause if it was too slow."""
+        now = time.monotonic()
+        self._teacher_failing = True
+        if isinstance(error, TeacherTimeoutError):
+            self._paused_until = now + PAUSE_SECONDS
+        if now >= self._silent_until:
+            self._silent_until = now + LOG_SECONDS
+            logger.warning("%s; what is deferred is handed over until it answers", error)
+
+    def _hand_over(self, request: DeferredRequest, reason: str) -> dict[str, Any]:
+        """The content of a response without a teacher's answers."""
+        deferred = request.deferred
+        return self._content(request.probs, request.acceptance, deferred, deferred.tolist(), reason=reason)
 
     def _content(
         self,

@@ -59,7 +59,7 @@ class Limits(BaseModel):
     max_batch: int = Field(description="Examples in a request.")
     max_bytes: int = Field(description="Bytes of a request.")
     max_chars: int = Field(description="Characters of a text.")
-    max_requests: int = Field(description="Requests under way, running or waiting.")
+    max_requests: int = Field(description="Requests under way, running or waiting, without those that wait for the teacher.")
 
 
 class TeacherState(BaseModel):
@@ -93,7 +93,7 @@ class Health(BaseModel):
     teacher: TeacherState | None = Field(description="Who answers what the model defers; null: a human.")
     counts: Counts
     limits: Limits
-    pending: int = Field(description="Requests under way.")
+    pending: int = Field(description="Requests under way, those that wait for the teacher included.")
     version: str = Field(description="Version of distilcal.")
     uptime_seconds: float
 

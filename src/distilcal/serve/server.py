@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from distilcal.errors import InputError
 from distilcal.inference import Student
-from distilcal.serve.app import MAX_REQUESTS, create_app
+from distilcal.serve.app import MAX_DEFERRED, MAX_REQUESTS, create_app
 
 HEAD_SECONDS = 10.0  # in which a client must have sent the head of a request
 KEEP_ALIVE_SECONDS = 5
@@ -77,7 +77,8 @@ def serve(
     port : int, default 8000
         Port to listen on; 0 takes a free one.
     max_requests : int, default 256
-        How many requests may be under way; more are refused with 503. There may be 256 idle connections beside them.
+        How many requests may be under way; more are refused with 503. There may be 256 idle connections beside them and those
+        that wait for a teacher.
     access_log : bool, default False
         Whether to log a line for every request.
     on_start : callable, optional
@@ -106,7 +107,7 @@ def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: 
     app : FastAPI
         What `create_app` returned.
     max_requests : int, default 256
-        The application's limit; 256 more connections may be open.
+        The application's limit; 256 more connections may be open, beside those that wait for a teacher.
     access_log : bool, default False
         Whether to log a line for every request.
 
@@ -123,7 +124,7 @@ def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: 
         access_log=access_log,
         server_header=False,
         backlog=BACKLOG,
-        limit_concurrency=max_requests + IDLE_CONNECTIONS,
+        limit_concurrency=max_requests + MAX_DEFERRED + IDLE_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
