@@ -78,7 +78,14 @@ def test_a_gain_that_the_correction_takes_back_is_no_win():
 
 def test_better_in_one_metric_and_worse_in_the_other_decides_nothing():
     mixed = {"accuracy": GAIN["accuracy"], "nll": LOSS["nll"]}
-    assert decide(run({"teacher": CLOSE, "alone": mixed})).decision == "either"
+    runs = run({"teacher": CLOSE, "alone": mixed})
+    assert decide(runs).decision == "either"
+    assert words(runs).startswith(
+        "Use student or alone, the same network trained alone: student is more accurate, alone has the better NLL; "
+        "neither is better in both. student against alone"
+    )
+    mixed = {"accuracy": LOSS["accuracy"], "nll": GAIN["nll"]}
+    assert "alone is more accurate, student has the better NLL;" in words(run({"teacher": CLOSE, "alone": mixed}))
 
 
 @pytest.mark.parametrize(
@@ -96,17 +103,39 @@ def test_accuracy_against_the_teacher_is_never_closer_than_its_interval(accuracy
     assert expected in words(run({"teacher": {"accuracy": accuracy}, "alone": GAIN, "tfidf": GAIN}))
 
 
-def test_times_that_overlap_are_not_faster():
-    runs = run({"teacher": CLOSE, "alone": GAIN}, times=(1.8, 2.0), spreads=((1.6, 2.2), (1.7, 2.3)))
-    assert "no faster than its teacher" in words(runs)
-    assert "80% of its teacher's time" in words(run({"teacher": CLOSE, "alone": GAIN}, times=(1.6, 2.0)))
+@pytest.mark.parametrize(
+    ("times", "spreads", "expected"),
+    [
+        ((1.0, 2.0), ((0.9, 1.1), (1.9, 2.1)), "Use student: half of its teacher's time"),
+        ((1.6, 2.0), (None, None), "Use student: 80% of its teacher's time"),
+        ((1.0, 2.0), ((0.9, 2.2), (1.9, 2.1)), "not measurably faster than its teacher (median: half of its teacher's time)"),
+        (
+            (1.9, 2.0),
+            ((1.89, 1.91), (1.99, 2.01)),
+            "not measurably faster than its teacher (median: 95% of its teacher's time)",
+        ),
+        ((3.0, 2.0), ((2.9, 3.1), (1.9, 2.1)), "Use student: 150% of its teacher's time"),
+        ((3.0, 2.0), ((1.9, 3.1), (1.9, 2.1)), "not measurably faster than its teacher (median: 150% of its teacher's time)"),
+    ],
+)
+def test_times_are_told_apart_by_their_medians_and_spreads(times, spreads, expected):
+    assert expected in words(run({"teacher": CLOSE, "alone": GAIN}, times=times, spreads=spreads))
 
 
 def test_a_teacher_that_costs_no_more_is_a_rival():
     same = {"times": (2.0, 2.0), "spreads": ((1.9, 2.1), (1.9, 2.1)), "parameters": (1_000, 1_000)}
     runs = run({"teacher": LOSS, "alone": GAIN}, **same)
     assert decide(runs).rival.model.title == "teacher"
-    assert "Do not use student: teacher, its teacher, which is no slower and no larger, is better." in words(runs)
+    assert "Do not use student: teacher, its teacher, which is not larger and not measurably slower, is better." in words(runs)
+
+
+def test_a_teacher_of_the_same_size_that_takes_longer_is_no_rival():
+    longer = {"times": (1.0, 2.0), "spreads": ((0.9, 2.2), (1.9, 2.1)), "parameters": (1_000, 1_000)}
+    costly = {"accuracy": (-0.031, -0.045, -0.02)}
+    runs = run({"teacher": costly, "alone": GAIN}, **longer)
+    assert words(runs).startswith("Use student if perhaps half of its teacher's time is worth 3.1 points of accuracy")
+    longer["parameters"] = (1_000, 2_000)
+    assert "Use student if a smaller model is worth" in words(run({"teacher": costly, "alone": GAIN}, **longer))
 
 
 def test_domains_are_left_out_where_confidence_or_accuracy_fails():
@@ -138,10 +167,53 @@ def test_confidence_at_home_is_told_apart_from_chance():
     assert "too few test rows to tell whether it is calibrated" in words(run(both, home=few))
 
 
-def test_a_model_that_cannot_be_told_from_a_constant_is_not_used():
-    classes = [{"name": "pos", "rows": 820}, {"name": "neg", "rows": 180}]
-    runs = run({"teacher": CLOSE, "alone": GAIN, "tfidf": LOSS}, classes=classes)
-    assert words(runs) == "Do not use student: it cannot be told from always predicting 'pos'; tfidf is better."
+def of_two_classes(rows, right):
+    """The counts of two classes with these rows, of which so many are predicted right."""
+    predicted = (right[0] + rows[1] - right[1], right[1] + rows[0] - right[0])
+    return [
+        {"name": name, "rows": rows[k], "predicted": predicted[k], "recall": right[k] / rows[k]}
+        for k, name in enumerate(("ham", "spam"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "right"),
+    [
+        ((900, 100), (900, 0)),  # the constant itself
+        ((900, 100), (880, 3)),  # predictions that do not follow the labels
+        ((900, 100), (500, 70)),  # they do, but far more is lost than gained
+        ((900, 100), (895, 2)),
+    ],
+)
+def test_a_model_that_is_not_better_than_a_constant_is_not_used(rows, right):
+    runs = run({"teacher": CLOSE, "alone": GAIN, "tfidf": LOSS}, classes=of_two_classes(rows, right))
+    assert words(runs) == "Do not use student: it is not measurably better than always predicting 'ham'; tfidf is better."
+
+
+@pytest.mark.parametrize(
+    ("rows", "right"),
+    [
+        ((900, 100), (875, 40)),  # 91.5 %, with an interval that reaches below 90 %
+        ((980, 20), (975, 10)),  # hardly more accurate, but half of what is rare is found
+        ((900, 100), (850, 50)),  # as accurate
+    ],
+)
+def test_a_model_that_is_better_than_a_constant_is_used(rows, right):
+    home = scores(sum(right) / sum(rows), half=0.018)
+    runs = run({"teacher": CLOSE, "alone": GAIN, "tfidf": GAIN}, home=home, classes=of_two_classes(rows, right))
+    assert decide(runs).decision == "use"
+    assert decide(runs).constant is None
+
+
+def test_better_among_the_other_classes_is_better_than_a_constant():
+    """Whether a row is of the most frequent class is guessed, but the others are told from one another."""
+    classes = [{"name": "a", "rows": 400, "predicted": 400, "recall": 0.4}]
+    classes += [{"name": name, "rows": 300, "predicted": 300, "recall": 0.6} for name in ("b", "c")]
+    classes.append({"name": "d", "rows": 0, "predicted": 0, "recall": None})
+    assert decide(run({"teacher": CLOSE, "alone": GAIN}, classes=classes)).constant is None
+    for entry in classes[1:3]:
+        entry["recall"] = 0.3
+    assert decide(run({"teacher": CLOSE, "alone": GAIN}, classes=classes)).constant == "a"
 
 
 def test_without_a_rival_the_teacher_decides_or_nothing_does():

@@ -37,8 +37,6 @@ def normalise(text: str) -> str:
 
     A text without letters and digits, such as a face, stays as it is.
 
-    A text without letters and digits, such as a face, stays as it is.
-
     Parameters
     ----------
     text : str

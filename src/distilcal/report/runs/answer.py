@@ -6,10 +6,10 @@ answer into words.
 What counts is the main model as it is used, after its calibration:
 
 - It is *used* if it is better, in NLL or accuracy and worse in neither, than each rival that costs no more: the same network
-  trained alone, the baseline, and a teacher that is neither larger nor slower. *Better* is decided by
-  `distilcal.metrics.is_significant`, on the same rows and after correction.
-- Where a rival is better, it is used instead; where nothing is decided, either will do.
-- It is not used if it cannot be told from a constant that always predicts the most frequent class.
+  trained alone, the baseline, and a teacher that is not larger and whose median time is not longer by `TIME_MARGIN`. *Better*
+  is decided by `distilcal.metrics.is_significant`, on the same rows and after correction.
+- Where a rival is better, it is used instead; where nothing is decided, or each is better in one of them, either will do.
+- It is not used if it is not measurably better than a constant that always predicts the most frequent class.
 - Another domain is left out if its confidence is too high there by `MOST_OVERCONFIDENCE` or if a rival is better there.
 """
 
@@ -27,13 +27,15 @@ from distilcal.runs import RunModel, RunSummary
 from distilcal.selective import counted
 
 Decision = Literal["use", "either", "avoid", "undecided", "measured"]
+Speed = Literal["faster", "alike", "slower"]
 DECIDING = ("nll", "accuracy")
 MOST_OVERCONFIDENCE = 0.1  # from which the confidence is of no use
 MOST_UNKNOWN_LOSS = 0.05  # loss of accuracy to the teacher that the rows must exclude, or show, before a model is used
 TELLING_NULL = 0.05  # a calibrated model's ECE by chance, above which too few rows tell nothing
 WITHIN = (0.01, 0.02)  # margins in which a student may be called as accurate as its teacher
 COSTLY = 0.01  # loss of accuracy that a verdict names first
-UNTIMED_MARGIN = 0.9  # ratio of two times without spread, below which one is shorter
+TIME_MARGIN = 0.9  # ratio of two median times, from which neither is measurably shorter
+ALPHA = 0.05  # of the tests against a constant
 FRACTIONS = (("half", 0.5), ("a third", 1 / 3), ("a quarter", 0.25))
 
 
@@ -89,20 +91,24 @@ class RunAnswer:
     Attributes
     ----------
     decision : {"use", "either", "avoid", "undecided", "measured"}
-        "either": no rival is better or worse beyond chance; "undecided": without a rival, the test rows tell too little about
-        the accuracy against the teacher's; "measured": there is nothing to compare with.
+        "either": some rival is neither better nor worse, or better in one metric and worse in the other; "undecided": without
+        a rival, the test rows tell too little about the accuracy against the teacher's; "measured": there is nothing to compare
+        with.
     main : RunModel
         The model.
     rival : Rival or None
         What to use instead, or as well, or the rival that was beaten and is most alike.
     constant : str or None
-        The class that a constant would predict, if the model cannot be told from it.
+        The class that a constant would predict, if the model is not measurably better than it.
     teacher : Comparison or None
         The model against its teacher on test.
     time : float or None
         Time per example as a share of the teacher's, where both are known.
-    is_faster : bool
-        Whether that is less than the teacher's, beyond the spread of the measurements.
+    speed : {"faster", "alike", "slower"}
+        Which of them is measurably shorter: by `TIME_MARGIN` and beyond the spread of the measurements. "faster" where the
+        teacher's time is not known: a teacher that is not at hand costs more than a model that is.
+    is_smaller : bool
+        Whether it is smaller than its teacher, as far as is known.
     home : ConfidenceGap
         Its confidence on test.
     away : tuple of ConfidenceGap
@@ -119,7 +125,8 @@ class RunAnswer:
     constant: str | None
     teacher: Comparison | None
     time: float | None
-    is_faster: bool
+    speed: Speed
+    is_smaller: bool
     home: ConfidenceGap
     away: tuple[ConfidenceGap, ...]
     left_out: Mapping[str, str]
@@ -149,9 +156,11 @@ def decide(summary: RunSummary) -> RunAnswer | None:
     calibrated = "test" in summary.calibrated_comparisons
     comparisons = summary.calibrated_comparisons["test"] if calibrated else summary.comparisons
     teacher = _model(summary, main.facts["teacher"])
-    time, is_faster = (None, False) if teacher is None else _relative_time(main, teacher)
-    rivals = _rivals(summary, comparisons, teacher, is_faster=is_faster)
-    constant = _indistinguishable_constant(main)
+    time, speed = _relative_time(main, teacher)
+    is_smaller = teacher is not None and _is_smaller(main, teacher)
+    is_cheap = not is_smaller and time is not None and time >= TIME_MARGIN
+    rivals = _rivals(summary, comparisons, teacher if is_cheap else None)
+    constant = _unbeaten_constant(main)
     against_teacher = None if teacher is None else _comparison_with(comparisons, teacher.title)
     decision, rival = _decision(rivals, against_teacher)
     if constant is not None:
@@ -165,7 +174,8 @@ def decide(summary: RunSummary) -> RunAnswer | None:
         constant=constant,
         teacher=against_teacher,
         time=time,
-        is_faster=is_faster,
+        speed=speed,
+        is_smaller=is_smaller,
         home=home,
         away=away,
         left_out=_left_out(summary, away, rivals),
@@ -182,16 +192,12 @@ def _comparison_with(comparisons: Sequence[Comparison], title: str) -> Compariso
     return next((c for c in comparisons if c.a == title), None)
 
 
-def _rivals(
-    summary: RunSummary, comparisons: Sequence[Comparison], teacher: RunModel | None, *, is_faster: bool
-) -> list[Rival]:
-    main, facts = summary.main, summary.main.run.facts
+def _rivals(summary: RunSummary, comparisons: Sequence[Comparison], cheap_teacher: RunModel | None) -> list[Rival]:
     found = [
         (_alone(summary), "the same network trained alone"),
-        (_model(summary, facts.get("baseline")), "TF-IDF with logistic regression"),
+        (_model(summary, summary.main.run.facts.get("baseline")), "TF-IDF with logistic regression"),
+        (cheap_teacher, "its teacher, which is not larger and not measurably slower"),
     ]
-    if teacher is not None and not is_faster and not _is_smaller(main, teacher):
-        found.append((teacher, "its teacher, which is no slower and no larger"))
     rivals = []
     for model, description in found:
         comparison = None if model is None else _comparison_with(comparisons, model.title)
@@ -242,15 +248,19 @@ def _is_smaller(main: RunModel, other: RunModel) -> bool:
     return None in sizes or sizes[0] < sizes[1]
 
 
-def _relative_time(main: RunModel, teacher: RunModel) -> tuple[float | None, bool]:
-    """The time per example as a share of the teacher's, and whether it is shorter beyond the spread."""
-    own, others = main.facts["ms_per_example"], teacher.facts["ms_per_example"]
+def _relative_time(main: RunModel, teacher: RunModel | None) -> tuple[float | None, Speed]:
+    """The median time per example as a share of the teacher's, and which is measurably shorter."""
+    own, others = main.facts["ms_per_example"], None if teacher is None else teacher.facts["ms_per_example"]
     if not own or not others:
-        return None, True  # a teacher that is not at hand costs more than a model that is
-    own_spread, other_spread = main.facts.get("ms_spread"), teacher.facts.get("ms_spread")
-    if own_spread and other_spread:
-        return own / others, own_spread[1] < other_spread[0]
-    return own / others, own / others < UNTIMED_MARGIN
+        return None, "faster"
+    own_low, own_high = main.facts.get("ms_spread") or (own, own)
+    assert teacher is not None
+    others_low, others_high = teacher.facts.get("ms_spread") or (others, others)
+    if own < TIME_MARGIN * others and own_high < others_low:
+        return own / others, "faster"
+    if others < TIME_MARGIN * own and others_high < own_low:
+        return own / others, "slower"
+    return own / others, "alike"
 
 
 def _decision(rivals: Sequence[Rival], teacher: Comparison | None) -> tuple[Decision, Rival | None]:
@@ -260,20 +270,23 @@ def _decision(rivals: Sequence[Rival], teacher: Comparison | None) -> tuple[Deci
     if not rivals and teacher is not None:
         is_told = difference_verdict(teacher, "accuracy") == "worse" or teacher["accuracy"].low >= -MOST_UNKNOWN_LOSS
         return ("use" if is_told else "undecided"), None
-    sides = {side: [rival for rival in rivals if _better(rival.comparison) == side] for side in ("a", "", "b")}
-    if sides["a"]:
-        return "avoid", _best(sides["a"])
-    if sides[""]:
-        return "either", sides[""][-1]  # the baseline before the network alone: it costs least
+    better = [rival for rival in rivals if _better(rival.comparison) == "a"]
+    if better:
+        return "avoid", _best(better)
+    unbeaten = [rival for rival in rivals if _better(rival.comparison) != "b"]
+    if unbeaten:
+        return "either", unbeaten[-1]  # the baseline before the network alone: it costs least
     return "use", rivals[0]
 
 
 def _better(comparison: Comparison) -> str:
-    """Which side is better: in at least one of the deciding metrics, and worse in none; "" if neither is."""
+    """Which side is better beyond chance in the deciding metrics: "a", "b", "both" if each is in one of them, or ""."""
     verdicts = {difference_verdict(comparison, name) for name in DECIDING if name in comparison.differences}
-    if "better" in verdicts and "worse" not in verdicts:
+    if {"better", "worse"} <= verdicts:
+        return "both"
+    if "better" in verdicts:
         return "b"
-    return "a" if "worse" in verdicts and "better" not in verdicts else ""
+    return "a" if "worse" in verdicts else ""
 
 
 def _best(rivals: Sequence[Rival]) -> Rival | None:
@@ -281,14 +294,27 @@ def _best(rivals: Sequence[Rival]) -> Rival | None:
     return min(rivals, key=lambda rival: rival.comparison["nll"].a, default=None)
 
 
-def _indistinguishable_constant(main: RunModel) -> str | None:
-    """The most frequent class, if the accuracy on test cannot be told from its share."""
-    rows = {entry["name"]: entry["rows"] for entry in main.facts.get("classes") or []}
-    accuracy = main.metric("test", "accuracy", used_state(main, "test"))
-    if not rows or accuracy is None:
+def _unbeaten_constant(main: RunModel) -> str | None:
+    """The most frequent class of test, if the model is not measurably better than always predicting it.
+
+    It is better if it is more accurate (exact McNemar test), or as accurate and its predictions of that class follow the labels
+    (Fisher's exact test). Runs of earlier versions have no counts by class: nothing is claimed of them.
+    """
+    from scipy.stats import binomtest, fisher_exact
+
+    classes = [entry for entry in main.facts.get("classes") or [] if entry["rows"]]
+    if not classes:
         return None
-    most = max(rows, key=rows.__getitem__)
-    return most if accuracy["low"] <= rows[most] / sum(rows.values()) else None
+    most = max(classes, key=lambda entry: entry["rows"])
+    right = {entry["name"]: round(entry["recall"] * entry["rows"]) for entry in classes}
+    found = right[most["name"]]
+    gains, losses = sum(right.values()) - found, most["rows"] - found  # rows that only the model, or the constant, has right
+    if gains + losses and binomtest(gains, gains + losses).pvalue < ALPHA:
+        return None if gains > losses else most["name"]
+    false_alarms = most["predicted"] - found
+    told = sum(entry["rows"] for entry in classes) - most["rows"] - false_alarms
+    association = fisher_exact([[found, losses], [false_alarms, told]], alternative="greater")
+    return None if association.pvalue < ALPHA else most["name"]
 
 
 def used_state(model: RunModel, split: str) -> str:
@@ -384,12 +410,21 @@ def answer_sentences(answer: RunAnswer) -> list[str]:
         return ["The test rows are too few to decide.", facts]
     if answer.constant is not None:
         instead = f"; {rival.model.title} is better" if rival is not None else ""
-        return [f"Do not use {name}: it cannot be told from always predicting {answer.constant!r}{instead}."]
+        return [f"Do not use {name}: it is not measurably better than always predicting {answer.constant!r}{instead}."]
     assert rival is not None
     against = f"{name} against {rival.model.title}, {_state_words(answer)}: {_difference_words(rival.comparison)}."
     if answer.decision == "avoid":
         return [f"Do not use {name}: {rival.model.title}, {rival.description}, is better.", against, facts]
-    return [f"Use {name} or {rival.model.title}, {rival.description}: neither is better beyond chance.", against, facts]
+    return [f"Use {name} or {rival.model.title}, {rival.description}: {_tie_words(name, rival)}.", against, facts]
+
+
+def _tie_words(name: str, rival: Rival) -> str:
+    if _better(rival.comparison) != "both":
+        return "neither is better beyond chance"
+    accurate, likely = name, rival.model.title
+    if difference_verdict(rival.comparison, "accuracy") == "worse":
+        accurate, likely = likely, accurate
+    return f"{accurate} is more accurate, {likely} has the better NLL; neither is better in both"
 
 
 def _use_words(answer: RunAnswer) -> tuple[str, list[str]]:
@@ -405,11 +440,17 @@ def _use_words(answer: RunAnswer) -> tuple[str, list[str]]:
         loss = answer.teacher["accuracy"]
         if difference_verdict(answer.teacher, "accuracy") == "worse" and loss.high < -COSTLY:
             price = f"{_points(-loss.difference)} of accuracy ({_range(-loss.high, -loss.low)})"
-            gain = "a model of your own" if answer.time is None else "a smaller model"
-            if answer.time is not None and answer.is_faster:
-                gain = "".join(_time_words(answer))
-            return f"{verdict} if {gain} is worth {price} to you", []
+            return f"{verdict} if {_gain_words(answer)} is worth {price} to you", []
     return verdict, [*_time_words(answer), *_teacher_words(answer)]
+
+
+def _gain_words(answer: RunAnswer) -> str:
+    """What the model has over a teacher that is more accurate."""
+    if answer.time is None:
+        return "a model of your own"
+    if answer.speed == "faster":
+        return _time_share(answer.time)
+    return "a smaller model" if answer.is_smaller else f"perhaps {_time_share(answer.time)}"
 
 
 def _listed_facts(answer: RunAnswer, parts: Sequence[str]) -> str:
@@ -430,13 +471,16 @@ def _accuracy_words(accuracy: Mapping[str, Any]) -> str:
 def _time_words(answer: RunAnswer) -> list[str]:
     if answer.time is None:
         return []
-    if not answer.is_faster:
-        return ["no faster than its teacher"]
+    share = _time_share(answer.time)
+    return [f"not measurably faster than its teacher (median: {share})" if answer.speed == "alike" else share]
+
+
+def _time_share(time: float) -> str:
     for word, fraction in FRACTIONS:
-        if abs(answer.time / fraction - 1) < 0.1:
-            return [f"{word} of its teacher's time"]
-    share = f"{answer.time:.0%}" if answer.time >= 0.01 else "less than 1%"
-    return [f"{share} of its teacher's time"]
+        if abs(time / fraction - 1) < 0.1:
+            return f"{word} of its teacher's time"
+    share = f"{time:.0%}" if time >= 0.01 else "less than 1%"
+    return f"{share} of its teacher's time"
 
 
 def _teacher_words(answer: RunAnswer) -> list[str]:
