@@ -125,8 +125,25 @@ def test_who_cannot_beat_the_baseline_is_told():
     assert check_model("student", right_on(0.9), baseline) == []
     [sentence] = check_model("student", right_on(0.75), baseline)
     assert sentence.startswith("student is not better than TF-IDF with logistic regression on test (accuracy -0.050 [-0.07")
+    assert ", NLL +0.150 [+0.0" in sentence
     [sentence] = check_model("student", right_on(0.8025), baseline)
     assert sentence.startswith("student may be no better than TF-IDF")
+
+
+def test_a_better_nll_beats_the_baseline_too():
+    labels = np.arange(400) % 2
+    predicted = np.where(np.arange(400) < 320, labels, 1 - labels)
+    sure, fair = (Predictions.from_logits(scale * np.eye(2)[predicted], labels, name="test") for scale in (6.0, np.log(4)))
+    assert check_model("student", fair, sure) == []
+    [sentence] = check_model("student", sure, fair)
+    assert sentence.startswith("student is not better than TF-IDF with logistic regression on test (accuracy +0.000")
+
+
+def test_an_infinite_nll_is_left_out():
+    labels = np.arange(400) % 2
+    certain = Predictions.from_probs(np.eye(2)[np.where(np.arange(400) < 320, labels, 1 - labels)], labels, name="test")
+    [sentence] = check_model("student", certain, certain)
+    assert "on test (accuracy +0.000 [+0.000, +0.000]): train it" in sentence
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------------

@@ -107,14 +107,20 @@ def missing_classes(model: str, predictions: Predictions) -> str | None:
 
 
 def not_better_than_baseline(model: str, predictions: Predictions, baseline: Predictions) -> str | None:
-    """Warn of a model that is not more accurate than the baseline, beyond chance."""
-    accuracy = compare(baseline, predictions, ["accuracy"], intervals=RUN_RESAMPLES)["accuracy"]
-    if accuracy.low > 0:
+    """Warn of a model that is better than the baseline neither in accuracy nor in NLL, beyond chance."""
+    comparison = compare(baseline, predictions, ["accuracy", "nll"], intervals=RUN_RESAMPLES)
+    accuracy, nll = comparison["accuracy"], comparison["nll"]
+    if "b" in (accuracy.better, nll.better):
         return None
-    verdict = "is not better than" if accuracy.difference <= 0 else "may be no better than"
+    verdict = "is not better than" if accuracy.difference <= 0 and nll.difference >= 0 else "may be no better than"
+    differences = [
+        f"{name} {found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+        for name, found in (("accuracy", accuracy), ("NLL", nll))
+        if math.isfinite(found.difference)
+    ]
     return (
-        f"{model} {verdict} TF-IDF with logistic regression on {predictions.name} (accuracy {accuracy.difference:+.3f} "
-        f"[{accuracy.low:+.3f}, {accuracy.high:+.3f}]): train it on more examples or for more steps, or use the cheaper model"
+        f"{model} {verdict} TF-IDF with logistic regression on {predictions.name} ({', '.join(differences)}): train it on more "
+        "examples or for more steps, or use the cheaper model"
     )
 
 

@@ -116,10 +116,11 @@ def write_results(
     if baseline is not None:
         models.append(_evaluate_baseline(*baseline, recipe, splits))
     timings = time_in_turns({model.name: model.run for model in models if model.run is not None}, splits.test)
+    calibrated = {model.name: _calibrate_all(model) for model in models}
     facts: dict[str, dict[str, Any]] = {}
     warnings = check_data(splits)
     for model in models:
-        of_model = _check_model(model, models[-1] if baseline is not None else None)
+        of_model = _check_model(model, calibrated, None if baseline is None else baseline[0])
         facts[model.name] = {**_model_facts(model, timings.get(model.name)), "warnings": of_model}
         warnings += of_model
         _write_model(model, facts[model.name], folder / model.name)
@@ -128,7 +129,6 @@ def write_results(
     diagrams = {model.name: {split: _diagrams(found) for split, found in model.evaluation.splits.items()} for model in models}
     main = main_stage(facts)
     comparisons = _compare_with_main(main, "test", {model.name: model.predictions for model in models})
-    calibrated = {model.name: _calibrate_all(model) for model in models}
     calibrated_comparisons = {data.name: _compare_with_main(main, data.name, calibrated) for data in (splits.test, *splits.ood)}
     evaluations = {model.name: model.evaluation for model in models}
     cascade = _evaluate_cascade(facts, evaluations, splits, recipe.accuracy, folder)
@@ -209,14 +209,18 @@ def _evaluated_data(recipe: Recipe, splits: Splits) -> list[Dataset]:
     return [*train, splits.dev, splits.test, *splits.ood]
 
 
-def _check_model(model: EvaluatedModel, baseline: EvaluatedModel | None) -> list[str]:
-    """What is wrong with a model: on test, or on dev where it has no predictions of test. The baseline is not checked."""
-    if model is baseline:
+def _check_model(model: EvaluatedModel, calibrated: Mapping[str, Mapping[str, Predictions]], baseline: str | None) -> list[str]:
+    """What is wrong with a model as it is used: on test, or on dev if it has no predictions of test.
+
+    The baseline is not checked.
+    """
+    if model.name == baseline:
         return []
     warnings = []
-    evaluated = next((model.predictions[split] for split in ("test", "dev") if split in model.predictions), None)
-    if evaluated is not None:
-        warnings += check_model(model.name, evaluated, None if baseline is None else baseline.predictions[evaluated.name])
+    split = next((split for split in ("test", "dev") if split in model.predictions), None)
+    if split is not None:
+        of_baseline = None if baseline is None else calibrated[baseline][split]
+        warnings += check_model(model.name, calibrated[model.name][split], of_baseline)
     if model.evaluation.calibrator is not None:
         warnings += check_calibration(model.name, model.predictions["dev"], model.evaluation.calibrator)
     for sentence in warnings:
