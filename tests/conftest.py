@@ -10,6 +10,11 @@ from samples import make, make_tied
 
 from distilcal import Predictions
 
+# Readline, which pytest imports, exports the size of a window to every child: documented output has the width of a pipe.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+    os.unsetenv(name)
+
 
 @pytest.fixture
 def predictions() -> Predictions:

@@ -129,7 +129,7 @@ def test_informed_mixup(place, tmp_path, monkeypatch):
     seen = Seen(monkeypatch)
     changes = [*SHRUNK, f"stages.map.model.name={str(place / 'encoder')!r}"]
     recipe, facts = carried_out("informed_mixup", place, tmp_path, changes)
-    assert list(facts["stages"]) == ["map", "teacher", "mixup", "plain-student", "self-student", "student"]
+    assert list(facts["stages"]) == ["map", "teacher", "mixup", "plain-student", "self-student", "student", "baseline"]
     table = load_dynamics(tmp_path / "run" / "map" / "dynamics")
     train = {i: n for n, i in enumerate(read_ids(recipe, tmp_path))}
     assert set(table.ids.tolist()) == set(train)
@@ -177,7 +177,7 @@ def test_aum_saliency(place, tmp_path, monkeypatch):
     recipe, facts = carried_out("aum_saliency", place, tmp_path, changes)
     ids = read_ids(recipe, tmp_path)
     assert recipe.stages["ours"].terms[0].weight == 0.8
-    assert len(facts["stages"]) == 10
+    assert len(facts["stages"]) == 10 + 1  # the baseline
     table = load_dynamics(tmp_path / "run" / "map" / "dynamics")
     place_of = {str(i): n for n, i in enumerate(table.ids.tolist())}
     rows = np.array([place_of[i] for i in ids])

@@ -62,8 +62,8 @@ def assert_same(found, expected, atol=1e-6):
 
 def test_what_losses_need():
     labels = {name for name, loss in LOSSES.items() if needs_labels(loss)}
-    assert set(LOSSES) - labels == {"kd", "rkd", "confidence_penalty", "mbls", "acls"}
-    assert {name for name, loss in LOSSES.items() if needs_teacher(loss)} == {"kd", "rkd", "crd"}
+    assert set(LOSSES) - labels == {"kd", "hard_kd", "rkd", "confidence_penalty", "mbls", "acls"}
+    assert {name for name, loss in LOSSES.items() if needs_teacher(loss)} == {"kd", "hard_kd", "rkd", "crd"}
     assert term("crd").needs_labels  # it is built from labels
     assert not term("kd").needs_labels
 

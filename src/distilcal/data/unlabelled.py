@@ -34,6 +34,7 @@ def labelled_part(data: Dataset) -> Dataset:
 
     Examples
     --------
+    >>> from distilcal.data.dataset import Vectors
     >>> data = Dataset(Vectors(np.eye(3, dtype=np.float32)), [-1, 0, 1], ("no", "yes"))
     >>> labelled_part(data).labels.tolist()
     [0, 1]
@@ -58,6 +59,7 @@ def labelled_first(data: Dataset) -> Dataset:
 
     Examples
     --------
+    >>> from distilcal.data.dataset import Vectors
     >>> data = Dataset(Vectors(np.eye(3, dtype=np.float32)), [-1, 0, 1], ("no", "yes"))
     >>> labelled_first(data).labels.tolist()
     [0, 1, -1]
@@ -81,6 +83,7 @@ def has_labelled_first(data: Dataset) -> bool:
 
     Examples
     --------
+    >>> from distilcal.data.dataset import Vectors
     >>> inputs = Vectors(np.eye(3, dtype=np.float32))
     >>> has_labelled_first(Dataset(inputs, [-1, 0, 1], ("no", "yes")))
     False
