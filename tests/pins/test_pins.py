@@ -72,7 +72,7 @@ def place(made, monkeypatch):
     for name in ("DISTILCAL_STORE", "DISTILCAL_DATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setenv("COLUMNS", "150")
     return made[0]
 
 
