@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
@@ -22,10 +21,6 @@ from distilcal.errors import InputError, list_names
 if TYPE_CHECKING:
     from distilcal.data import Dataset
     from distilcal.inference import Student
-    from distilcal.pipeline import Plan
-    from distilcal.pipeline.budget import BudgetPlan
-    from distilcal.pipeline.call_sources import CallSources
-    from distilcal.pipeline.distill import DistillSettings
     from distilcal.predictions import Predictions
     from distilcal.runs import Run, RunSummary
 
@@ -273,10 +268,12 @@ def distill(
     ['positive']
     """
     started = time.monotonic()
+    from distilcal.pipeline.budget import parse_duration
     from distilcal.pipeline.call_sources import CallSources
+    from distilcal.pipeline.calls import plan_call, run_call
     from distilcal.pipeline.distill import DistillSettings
 
-    time_limit = None if budget is None else _time_limit(budget, started)
+    seconds = None if budget is None else parse_duration(budget)
     named = _named_columns(column_mapping, text=text, pair=pair, label=label, id=id_column, group=group)
     if out is not None:
         name = Path(out).resolve().name
@@ -305,9 +302,19 @@ def distill(
     sources = CallSources(train, dev, test, unlabelled, ood, teacher, student)
     if dry_run:
         with tempfile.TemporaryDirectory() as temporary:
-            planned: Any = _plan(settings, sources, Path(temporary), store, changes, time_limit)
+            planned: Any = plan_call(settings, sources, Path(temporary), store, changes=changes, seconds=seconds)
             return planned  # type: ignore[no-any-return]  # the one case that is not a Result
-    _run(settings, sources, folder, store, changes, progress, track, time_limit)
+    run_call(
+        settings,
+        sources,
+        folder,
+        store,
+        changes=changes,
+        seconds=seconds,
+        started=started,
+        progress=progress,
+        track=track,
+    )
     return Result(folder)
 
 
@@ -419,116 +426,3 @@ def _named_columns(column_mapping: Mapping[str, str] | None, **names: str) -> di
             raise InputError(f"column_mapping and another argument both name the column of {role}", remedy="give one of them")
         names[role] = column
     return names
-
-
-# ---- running -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _TimeLimit:
-    """Seconds for a call of `distill`, and the reading of the monotonic clock when it began."""
-
-    seconds: float
-    started: float
-
-
-def _time_limit(budget: str | float, started: float) -> _TimeLimit:
-    from distilcal.pipeline.budget import parse_duration
-
-    return _TimeLimit(parse_duration(budget), started)
-
-
-def _plan(
-    settings: DistillSettings,
-    sources: CallSources,
-    folder: Path,
-    store: Path,
-    changes: Sequence[str],
-    time_limit: _TimeLimit | None,
-) -> Plan | BudgetPlan:
-    from distilcal.pipeline import plan
-    from distilcal.pipeline.budget import choosable_layers, plan_within
-    from distilcal.pipeline.call_sources import add_sources
-    from distilcal.pipeline.distill import recipe_for_distillation
-    from distilcal.pipeline.in_memory import InMemory
-
-    inputs = InMemory(folder)
-    settings = add_sources(settings, sources, inputs)
-    recipe = recipe_for_distillation(settings, changes, inputs.configs)
-    if time_limit is None:
-        return plan(recipe, store, loaded=inputs.datasets, prepare=inputs.write_placeholders)
-    layers = choosable_layers(settings, recipe, changes, inputs.configs)
-    return plan_within(
-        recipe, time_limit.seconds, store, layers=layers, loaded=inputs.datasets, prepare=inputs.write_placeholders
-    )
-
-
-def _run(
-    settings: DistillSettings,
-    sources: CallSources,
-    folder: Path,
-    store: Path,
-    changes: Sequence[str],
-    progress: bool | OnStageProgress,
-    track: str,
-    time_limit: _TimeLimit | None,
-) -> None:
-    from distilcal.pipeline import run_recipe
-    from distilcal.pipeline.asking import forget_answers
-    from distilcal.pipeline.budget import choosable_layers, distill_within
-    from distilcal.pipeline.call_sources import add_sources
-    from distilcal.pipeline.distill import recipe_for_distillation
-    from distilcal.pipeline.in_memory import InMemory
-    from distilcal.pipeline.tracking import track_run
-
-    inputs = InMemory(folder / "data")
-    settings = add_sources(settings, sources, inputs)
-    recipe = recipe_for_distillation(settings, changes, inputs.configs)
-
-    def prepare(splits: Any) -> None:
-        from distilcal.report.progress import counting_bar
-
-        with counting_bar("asking the teacher", shown=progress is True) as on_progress:
-            inputs.write_models(splits, teacher_labels=settings.teacher_labels, on_progress=on_progress)
-
-    callbacks: dict[str, Any] = {
-        "loaded": inputs.datasets,
-        "prepare": prepare if inputs.configs else None,
-        "on_checked": inputs.write_data,
-        "on_refused": inputs.restore,
-    }
-    with _training_progress(progress) as on_progress:
-        if time_limit is None:
-            with track_run(track, recipe, folder) as on_epoch:
-                run_recipe(recipe, folder, store, on_progress=on_progress, on_epoch=on_epoch, **callbacks)
-        else:
-            layers = choosable_layers(settings, recipe, changes, inputs.configs)
-            distill_within(
-                recipe,
-                time_limit.seconds,
-                folder,
-                store,
-                layers=layers,
-                started=time_limit.started,
-                on_progress=on_progress,
-                track=track,
-                **callbacks,
-            )
-    forget_answers(inputs.folder)
-
-
-@contextmanager
-def _training_progress(progress: bool | OnStageProgress) -> Iterator[OnStageProgress | None]:
-    if not isinstance(progress, bool):
-        yield progress
-        return
-    if not progress:
-        yield None
-        return
-    from distilcal.report.progress import TrainingBars
-
-    bars = TrainingBars()
-    try:
-        yield bars.show
-    finally:
-        bars.stop()
