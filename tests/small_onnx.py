@@ -3,11 +3,11 @@
 import hashlib
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from distilcal.inference.onnx import METADATA, OnnxDescription, TokenizerFile, encode_dev_rows
+from distilcal.inference.onnx_description import METADATA, OnnxDescription, TokenizerFile, encode_dev_rows
+from distilcal.inference.onnx_digest import append_digest
 
 WORDS = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3, "very": 4}
 WEIGHTS = np.array([[0, 0], [0, 0.1], [-1, 1], [1, -1], [0.1, 0.1]], dtype=np.float32)  # of neg and pos
@@ -26,7 +26,7 @@ def write_word_student(path, dev=None, *, swapped=False, **description):
         max_length=64,
         tokenizer=facts,
         dev=None if dev is None else encode_dev_rows(dev),
-        **description,
+        **{"has_digest": True, **description},
     )
     nodes = [
         helper.make_node("Gather", ["weights", "input_ids"], ["of_words"]),
@@ -49,7 +49,7 @@ def write_word_student(path, dev=None, *, swapped=False, **description):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     helper.set_model_props(model, {METADATA: description.to_json()})
-    onnx.save(model, str(path))
+    path.write_bytes(append_digest(model.SerializeToString()))
     return path
 
 

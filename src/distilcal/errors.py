@@ -8,7 +8,36 @@ exits with code 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+# Which extra of distilcal installs an optional package, by the name under which it is imported.
+EXTRAS = {
+    "torch": "train",
+    "transformers": "train",
+    "huggingface_hub": "train",
+    "accelerate": "train",
+    "safetensors": "train",
+    "PIL": "train",
+    "tomli_w": "train",
+    "pydantic": "train",
+    "pydantic_core": "train",
+    "filelock": "train",
+    "sklearn": "train",
+    "jinja2": "report",
+    "matplotlib": "figures",
+    "pyarrow": "parquet",
+    "datasets": "hub",
+    "onnxruntime": "onnx",
+    "tokenizers": "onnx",
+    "onnx": "export",
+    "onnxscript": "export",
+    "fastapi": "serve",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "ray": "ray",
+    "optuna": "optuna",
+}
 
 
 class DistilcalError(Exception):
@@ -59,8 +88,44 @@ class InputError(DistilcalError, ValueError):
     """A value, a file or a setting of the user is invalid."""
 
 
+class NewerFormatError(InputError):
+    """A file was written by a newer version of distilcal, in a format that this one does not know."""
+
+
 class MissingDependencyError(DistilcalError, ImportError):
     """An optional package is not installed; the remedy is the command that installs it."""
+
+
+@contextmanager
+def optional_packages(purpose: str) -> Iterator[None]:
+    """Turn the import of an optional package that is not installed into a MissingDependencyError while the context lasts.
+
+    Parameters
+    ----------
+    purpose : str
+        What needs it, for the message.
+
+    Raises
+    ------
+    MissingDependencyError
+        If a package of ``EXTRAS`` is not installed; any other missing module is a fault of ours and stays what it is.
+
+    Examples
+    --------
+    >>> with optional_packages("training"):
+    ...     raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+    Traceback (most recent call last):
+    distilcal.errors.MissingDependencyError: training needs torch; pip install 'distilcal[train]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise MissingDependencyError(
+            f"{purpose} needs {package}", remedy=f"pip install 'distilcal[{EXTRAS[package]}]'"
+        ) from None
 
 
 class TrainingError(DistilcalError, RuntimeError):

@@ -6,7 +6,8 @@ dataclass; files are read and written by ``distilcal.io.predictions``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,8 @@ ROUNDING = 1e-12  # a row sum that is this near to one is one but for rounding
 LARGEST_LOGIT = 1e150  # beyond, the difference of two logits may overflow
 SMALLEST_CONFIDENCE = 0.001
 UNKNOWN = -1  # in place of the class index of a row without a label
+LONGEST_ID = 10_000  # characters
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character
 NO_LABELS: Any = None
 
 
@@ -222,17 +225,20 @@ class Predictions:
 
         return read_predictions(path, **options)
 
-    def save(self, path: str | Path) -> None:
-        """Write a .npz, .csv, .tsv, .jsonl or .parquet file atomically; :meth:`load` reads it back.
+    def save(self, path: str | Path, *, escape_formulas: bool = True) -> None:
+        """Write a .npz, .csv, .tsv, .jsonl or .parquet file atomically; :meth:`load` reads the same back.
 
         Parameters
         ----------
         path : str or Path
             The file; its suffix tells the format.
+        escape_formulas : bool, default True
+            Whether ids and labels in a .csv or .tsv that a spreadsheet would run get an apostrophe before them, which
+            :meth:`load` takes away again.
         """
         from distilcal.io.predictions import write_predictions
 
-        write_predictions(self, path)
+        write_predictions(self, path, escape_formulas=escape_formulas)
 
     # ---- results per row -----------------------------------------------------------------------------------------------
 
@@ -669,7 +675,7 @@ def labels_from_text(labels: NDArray[np.str_], classes: tuple[str, ...]) -> IntA
     unknown = next(text for text in texts if text not in expected)
     kind = "a class name" if uses_names else "a class name or an index"
     raise InputError(
-        f"label {unknown!r} is not {kind}", row=_first(labels == unknown), remedy=f"the classes are {list_names(classes)}"
+        f"label {unknown!r:.80} is not {kind}", row=_first(labels == unknown), remedy=f"the classes are {list_names(classes)}"
     )
 
 
@@ -723,13 +729,35 @@ def _check_finite(logits: NDArray[Any]) -> None:
     )
 
 
+def check_class_names(names: Sequence[str]) -> None:
+    """Raise an InputError for a class name that is blank, that no file can hold, or that is absurdly long.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names.
+
+    Raises
+    ------
+    InputError
+        With the name.
+
+    Examples
+    --------
+    >>> check_class_names(["pos", " "])
+    Traceback (most recent call last):
+    distilcal.errors.InputError: invalid class name ' '; give every class a name in readable text
+    """
+    for name in names:
+        if not name.strip() or "\0" in name or SURROGATE.search(name) or len(name) > LONGEST_ID:
+            raise InputError(f"invalid class name {name!r:.80}", remedy="give every class a name in readable text")
+
+
 def _class_names(names: Sequence[str] | None, k: int) -> tuple[str, ...]:
     classes = tuple(str(name) for name in names or range(k))
     if len(classes) != k:
         raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
-    for name in classes:
-        if not name.strip() or name.encode("utf-8", "replace").decode() != name:
-            raise InputError(f"invalid class name {name!r}", remedy="give every class a name in readable text")
+    check_class_names(classes)
     if len(set(classes)) != k:
         duplicate = next(name for name in classes if classes.count(name) > 1)
         raise InputError(f"duplicate class name {duplicate!r}", remedy="give every class a name of its own")
@@ -799,8 +827,59 @@ def _label_distributions(values: ArrayLike, shape: tuple[int, int]) -> FloatArra
     return label_probs
 
 
+def text_array(values: ArrayLike, what: str) -> NDArray[np.str_]:
+    """Return ids or the like as a NumPy array of strings, which are the same after they were saved and loaded.
+
+    Parameters
+    ----------
+    values : array of str or numbers
+        The values.
+    what : str
+        What they are, for messages.
+
+    Returns
+    -------
+    ndarray of str
+
+    Raises
+    ------
+    InputError
+        If one holds a NUL, which NumPy drops at the end of a string, half of a character, which no file can hold, or very many
+        characters: an array of strings is as wide as its longest.
+
+    Examples
+    --------
+    >>> text_array([1, "b"], "id").tolist()
+    ['1', 'b']
+    >>> text_array(["a", "b\\0"], "id")
+    Traceback (most recent call last):
+    distilcal.errors.InputError: row 1 (counting from 0): id 'b\\x00' holds a NUL character; rename it
+    """
+    array = np.asarray(values if isinstance(values, np.ndarray) else np.array(values, dtype=object))
+    if array.ndim != 1 or array.dtype.kind not in "USO":
+        return array.astype(str)
+    if array.dtype.kind == "U" and array.dtype.itemsize <= 4 * LONGEST_ID:
+        codes = np.ascontiguousarray(array).view(np.uint32)
+        if not ((codes >= 0xD800) & (codes < 0xE000)).any():
+            return array
+    texts = [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in array.tolist()]
+    joined = "".join(texts)
+    if "\0" in joined:
+        raise _invalid_text(texts, what, "holds a NUL character", lambda text: "\0" in text)
+    if not joined.isascii() and SURROGATE.search(joined):
+        raise _invalid_text(texts, what, "is not readable text", lambda text: SURROGATE.search(text) is not None)
+    if len(joined) > LONGEST_ID and max(map(len, texts)) > LONGEST_ID:
+        raise _invalid_text(texts, what, f"has more than {LONGEST_ID:,} characters", lambda text: len(text) > LONGEST_ID)
+    return np.array(texts, dtype=str)
+
+
+def _invalid_text(texts: list[str], what: str, problem: str, is_invalid: Callable[[str], bool]) -> InputError:
+    row = next(row for row, text in enumerate(texts) if is_invalid(text))
+    return InputError(f"{what} {texts[row]!r:.80} {problem}", row=row, remedy="rename it")
+
+
 def _unique_ids(values: ArrayLike, n: int) -> NDArray[np.str_]:
-    ids = np.asarray(values).astype(str)
+    ids = text_array(values, "id")
     if ids.shape != (n,):
         raise InputError(f"{ids.size} ids for {n} rows", remedy="give one id per row")
     ordered = np.sort(ids)
@@ -809,7 +888,7 @@ def _unique_ids(values: ArrayLike, n: int) -> NDArray[np.str_]:
         duplicate = ordered[1:][repeated][0]
         row = int(np.flatnonzero(ids == duplicate)[1])
         raise InputError(
-            f"duplicate id {str(duplicate)!r}", row=row, remedy="ids must be unique: drop or rename the repeated row"
+            f"duplicate id {str(duplicate)!r:.80}", row=row, remedy="ids must be unique: drop or rename the repeated row"
         )
     return ids
 

@@ -15,11 +15,13 @@ import numpy as np
 
 from distilcal.errors import InputError
 from distilcal.evaluation import compare_models
-from distilcal.io.atomic import read_json
+from distilcal.io.atomic import expected_shape, read_json, read_object
 from distilcal.metrics import Comparison, Difference, Reliability
 from distilcal.predictions import Predictions
 from distilcal.selective import CascadeEvaluation
 
+FORMAT = 1  # of metrics.json and evaluation.json
+REMEDY = "repeat the command that made it; trained stages are read from the store"
 Diagrams = Mapping[str, Mapping[str, Mapping[str, Reliability]]]  # stage → split → "given" or "calibrated"
 
 
@@ -62,7 +64,11 @@ class Run:
 
     def history(self, stage: str) -> list[dict[str, Any]]:
         """Load the losses and dev metrics of a stage after every epoch."""
-        history: list[dict[str, Any]] = read_json(self.folder / stage / "history.json")
+        path = self.folder / stage / "history.json"
+        history: list[dict[str, Any]] = read_json(path)
+        with expected_shape(path, REMEDY):
+            for number, epoch in enumerate(history):
+                _check_kinds(epoch, {"losses": dict, "dev": dict}, f"epoch {number}")
         return history
 
 
@@ -182,7 +188,7 @@ def read_run(folder: Path) -> Run:
     Raises
     ------
     InputError
-        If the folder holds no finished run.
+        If the folder holds no finished run, or its files are damaged or of a newer version.
     """
     if not (folder / "metrics.json").exists():
         raise InputError(
@@ -194,23 +200,54 @@ def read_run(folder: Path) -> Run:
         raise InputError(
             "this run was written by an earlier version: its evaluation.json is missing",
             source=str(folder),
-            remedy="repeat the command that made it; trained stages are read from the store",
+            remedy=REMEDY,
         )
-    stored = read_json(folder / "evaluation.json")
-    diagrams = {
-        stage: {
-            split: {state: _reliability_from_json(diagram) for state, diagram in states.items()}
-            for split, states in splits.items()
+    facts = read_object(folder / "metrics.json", newest=FORMAT)
+    with expected_shape(folder / "metrics.json", REMEDY):
+        _check_facts(facts)
+    path = folder / "evaluation.json"
+    stored = read_object(path, newest=FORMAT)
+    with expected_shape(path, REMEDY):
+        diagrams = {
+            stage: {
+                split: {state: _reliability_from_json(diagram) for state, diagram in states.items()}
+                for split, states in splits.items()
+            }
+            for stage, splits in stored["reliability"].items()
         }
-        for stage, splits in stored["reliability"].items()
-    }
-    comparisons = _comparisons_from_json(stored["comparisons"])
-    calibrated = {
-        split: _comparisons_from_json(of_split) for split, of_split in stored.get("calibrated_comparisons", {}).items()
-    }
-    pair = stored.get("cascade")
-    cascade = None if pair is None else CascadeEvaluation.from_dict(pair)
-    return Run(folder, read_json(folder / "metrics.json"), diagrams, comparisons, calibrated, cascade)
+        comparisons = _comparisons_from_json(stored["comparisons"])
+        by_split = stored.get("calibrated_comparisons", {})
+        calibrated = {split: _comparisons_from_json(of_split) for split, of_split in by_split.items()}
+        pair = stored.get("cascade")
+        cascade = None if pair is None else CascadeEvaluation.from_dict(pair)
+    return Run(folder, facts, diagrams, comparisons, calibrated, cascade)
+
+
+def _check_facts(facts: dict[str, Any]) -> None:
+    """Raise a KeyError or a TypeError if ``metrics.json`` has not the shape that reports rely on."""
+    kinds: dict[str, Any] = {"name": str, "classes": list, "sizes": dict, "ood": list, "overlaps": list, "stages": dict}
+    _check_kinds(facts, kinds, "metrics")
+    if not facts["stages"]:
+        raise KeyError("a stage")
+    number = (int, float, type(None))
+    kinds = {"terms": list, "epochs": int, "parameters": number, "ms_per_example": number, "sets": dict}
+    kinds |= {"teacher": (str, type(None)), "calibrator": (str, type(None)), "threshold": (dict, type(None))}
+    for name, stage in facts["stages"].items():
+        _check_kinds(stage, kinds, f"stages.{name}")
+        for split, states in stage["sets"].items():
+            place = f"stages.{name}.sets.{split}"
+            _check_kinds(states, {"given": dict, "calibrated": (dict, type(None))}, place)
+            for state in ("given", "calibrated"):
+                for metric, values in (states[state] or {}).items():
+                    _check_kinds(values, {"value": number}, f"{place}.{state}.{metric}")
+
+
+def _check_kinds(value: Any, kinds: Mapping[str, Any], place: str) -> None:
+    if not isinstance(value, dict):
+        raise TypeError(f"{place} is not an object")
+    for key, kind in kinds.items():
+        if not isinstance(value[key], kind):
+            raise TypeError(f"{place}.{key} is {value[key]!r:.40}")
 
 
 def summarise_runs(runs: Sequence[Run]) -> RunSummary:
@@ -276,7 +313,7 @@ def evaluation_to_json(
     dict
     """
     content = {
-        "format": 1,
+        "format": FORMAT,
         "reliability": diagrams,
         "comparisons": list(comparisons),
         "calibrated_comparisons": calibrated_comparisons,

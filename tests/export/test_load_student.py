@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from shell import command
 from tiny import reviews, save_model, write_csv
 
 import distilcal as dc
@@ -91,8 +92,38 @@ def test_stages_without_a_model_are_refused(run, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
     shutil.rmtree(copied / "teacher" / "model")
-    with pytest.raises(InputError, match="known by its predictions only"):
+    with pytest.raises(InputError, match="teacher.model: there is no such folder; run the recipe"):
         load_student(copied, stage="teacher")
+
+
+def test_a_flipped_bit_of_the_weights_of_a_run_is_refused(run, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    weights = copied / "student" / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 64
+    weights.write_bytes(content)
+    (tmp_path / "new.csv").write_text("text\na great film\n")
+    for arguments in (("predict", copied, tmp_path / "new.csv", "-o", tmp_path / "out.csv"), ("serve", copied)):
+        refused = command(*arguments, code=2).stderr
+        assert "'model.safetensors' missing or damaged (wrong checksum); run the recipe of the run again" in refused
+    with pytest.raises(InputError, match="missing or damaged"):
+        dc.load(weights.parent)
+    assert dc.load(copied, "teacher").predict(["a great film"])[0] in ("neg", "pos")
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["metrics.json", "recipe.toml"]
+    + [f"student/{name}" for name in ("calibrator.json", "predictions/dev.npz", "model/manifest.json", "model/distilcal.json")],
+)
+def test_files_of_a_run_of_another_shape_are_one_clear_error(run, tmp_path, file):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    for content in (b"", b"{", b"[]", b'"x"', b"null", b"3", b"NaN", b"{}", b'{"a": 1}', b"[" * 100_000, b"\x00\xff"):
+        (copied / file).write_bytes(content)
+        with pytest.raises(InputError, match="."):
+            load_student(copied)
 
 
 def test_a_run_without_dev_predictions_promises_nothing(run, tmp_path):

@@ -13,7 +13,8 @@ from tiny import reviews, save_model
 from distilcal.data import Dataset, choices, texts
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.export import as_student, load_student
-from distilcal.inference.onnx import FORMAT, METADATA, OnnxDescription, load_onnx
+from distilcal.inference.onnx import load_onnx
+from distilcal.inference.onnx_description import FORMAT, METADATA, OnnxDescription, TokenizerFile
 from distilcal.models import build_classifier
 
 ODD = ["", " ", "great", "film " * 100, "😀 naïve film", "[SEP] [CLS] great [PAD]", "a\tb\nc", "GREAT Lovely"]
@@ -99,8 +100,10 @@ def test_a_file_that_was_cut_off_is_refused(folder, tmp_path):
 
 
 def changed(source, target, change):
-    """Copy a file with another description."""
+    """Copy a file with another description, as if it had been written so."""
     model = onnx.load(source)
+    (digest,) = [entry for entry in model.metadata_props if entry.key == "distilcal_digest"]
+    model.metadata_props.remove(digest)
     (entry,) = [entry for entry in model.metadata_props if entry.key == METADATA]
     entry.value = change(entry.value)
     if not entry.value:
@@ -148,7 +151,8 @@ def test_a_missing_package_is_named_with_its_remedy(folder, monkeypatch, package
 
 
 def test_a_description_survives_its_json():
-    description = OnnxDescription(("ä", "b"), "texts", max_length=7, versions={"distilcal": "1"})
+    tokenizer = TokenizerFile("x.tokenizer.json", "00", pad_id=0, token_types=True)
+    description = OnnxDescription(("ä", "b"), "texts", max_length=7, tokenizer=tokenizer, versions={"distilcal": "1"})
     assert OnnxDescription.from_json(description.to_json(), "file") == description
 
 

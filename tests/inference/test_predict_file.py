@@ -1,6 +1,7 @@
 """Files are labelled by any student: an .onnx without torch, what has dev rows and what has none."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def read(path):
 def test_an_onnx_labels_a_file(place):
     done = command("predict", place / "words.onnx", place / "new.csv", "-o", place / "out.csv", "--accuracy", 0.8, "--probs")
     rows = read(place / "out.csv")
-    assert list(rows[0]) == ["id", "label", "confidence", "hand_over", "prob_neg", "prob_pos"]
+    assert list(rows[0]) == ["id", "label", "confidence", "hand_over", "prob_neg", "prob_pos", "text", "input_label"]
     assert [row["id"] for row in rows] == ["r0", "r1", "r2", "r3", "r4"]
     expected = [word_probs(text.replace(",", " ,")) for text in TEXTS]
     assert [float(row["prob_pos"]) for row in rows] == pytest.approx(expected, abs=2e-6)
@@ -75,12 +76,17 @@ def test_without_dev_rows_nothing_is_promised(place):
     assert not (place / "o.csv").exists()
 
 
-def test_the_data_are_not_replaced(place):
+def test_the_data_are_not_replaced(place, monkeypatch):
     content = (place / "new.csv").read_bytes()
     os.symlink(place / "new.csv", place / "link.csv")
-    for name in ("new.csv", "link.csv"):
-        refused = command("predict", place / "words.onnx", place / "new.csv", "-o", place / name, code=2)
-        assert "the output would replace the data; give another name" in refused.stderr
+    os.link(place / "new.csv", place / "hard.csv")
+    (place / "sub").mkdir()
+    monkeypatch.chdir(place / "sub")
+    for name in (place / "new.csv", place / "link.csv", place / "hard.csv", "../new.csv", "../sub/../new.csv"):
+        refused = command("predict", place / "words.onnx", place / "new.csv", "-o", name, code=2)
+        assert "this output is the input" in refused.stderr
+        refused = command("predict", place / "words.onnx", name, "-o", place / "new.csv", code=2)
+        assert "this output is the input" in refused.stderr
     assert (place / "new.csv").read_bytes() == content
 
 
@@ -90,6 +96,44 @@ def test_columns_may_be_named(place):
     assert [(row["id"], row["label"]) for row in read(place / "out.csv")] == [("x", "pos"), ("y", "neg")]
     refused = command("predict", place / "words.onnx", place / "other.csv", "-o", place / "o.csv", code=2)
     assert "--text" in refused.stderr
+
+
+def test_the_columns_of_the_data_are_kept(place):
+    lines = [
+        {"uid": "a", "text": "good", "label": "x", "input_label": 1, "tags": ["p", "q"], "id": "i"},
+        {"uid": "b", "text": "bad", "more": None, "label_prob_x": 7, "confidence": True},
+    ]
+    (place / "other.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["predict", place / "words.onnx", place / "other.jsonl", "-o", place / "out.csv", "--id", "uid"]
+    command(*arguments)
+    first, second = read(place / "out.csv")
+    assert (first["id"], first["uid"], first["input_id"], second["input_id"]) == ("a", "a", "i", "")
+    assert (first["label"], first["input_label"], first["input_input_label"]) == ("pos", "x", "1")
+    assert (first["tags"], second["input_confidence"], second["label_prob_x"]) == ('["p", "q"]', "true", "7")
+    command(*arguments, "--no-columns")
+    assert list(read(place / "out.csv")[0]) == ["id", "label", "confidence", "hand_over"]
+
+
+def test_pictures_need_no_labels(tmp_path):
+    """They may lie in a folder as they are, or in folders by class."""
+    from PIL import Image
+
+    from distilcal.inference import Student
+
+    class Brightness:
+        def compute_logits(self, data, on_progress=None):
+            return np.stack([np.zeros(len(data)), data.inputs.pixels.mean(axis=(1, 2, 3)) / 255 - 0.5], axis=1)
+
+    folder = tmp_path / "pictures"
+    (folder / "by class").mkdir(parents=True)
+    Image.new("RGB", (8, 8), "white").save(folder / "a.png")
+    Image.new("RGB", (4, 6), "black").save(folder / "by class" / "b.jpg")
+    student = Student(Brightness(), ("dark", "light"), "images")
+    with pytest.raises(InputError, match="--size"):
+        predict_file(student, folder, tmp_path / "out.csv")
+    assert predict_file(student, folder, tmp_path / "out.csv", size=8).rows == 2
+    expected = [("a.png", "light"), (os.path.join("by class", "b.jpg"), "dark")]
+    assert [(row["id"], row["label"]) for row in read(tmp_path / "out.csv")] == expected
 
 
 def test_choices_are_read(tmp_path):
@@ -121,12 +165,32 @@ def test_sources_that_are_no_model_are_refused(place):
     assert "leave out stage" in refused.stderr
 
 
+@pytest.mark.parametrize("name", ["./missing", "sub/missing", "a/b/missing", "~/missing", "../missing", "missing/"])
+def test_what_can_only_be_a_path_is_not_looked_up_elsewhere(place, monkeypatch, name):
+    """Without torch, and so at once."""
+    monkeypatch.chdir(place)
+    monkeypatch.setitem(sys.modules, "distilcal.export", None)
+    (place / "sub").mkdir()
+    for arguments in (["predict", name, "new.csv", "-o", "o.csv"], ["serve", name]):
+        assert command(*arguments, code=2).stderr.startswith(
+            f"error: {name}: there is no such folder; give the folder of a run"
+        )
+    refused = command("predict", "words.onnx", "new.csv", "-o", "o.csv", "--threshold", 0.9, "--defer-to", name, code=2)
+    assert "there is no such folder" in refused.stderr
+
+
+def test_data_that_are_not_named_are_not_this_folder(place, monkeypatch):
+    monkeypatch.chdir(place)
+    assert "no data are named" in command("predict", "words.onnx", "", "-o", "o.csv", code=2).stderr
+
+
 def test_a_teacher_answers_what_the_student_defers(place):
     write_word_student(place / "teacher.onnx", swapped=True)
     arguments = ["predict", place / "words.onnx", place / "new.csv", "-o", place / "out.csv", "--probs"]
     done = command(*arguments, "--threshold", 0.875, "--defer-to", place / "teacher.onnx")
     rows = read(place / "out.csv")
-    assert list(rows[0]) == ["id", "label", "confidence", "hand_over", "answered_by", "prob_neg", "prob_pos"]
+    ours = ["id", "label", "confidence", "hand_over", "answered_by", "prob_neg", "prob_pos"]
+    assert list(rows[0]) == [*ours, "text", "input_label"]
     probs = [word_probs(text.replace(",", " ,")) for text in TEXTS]
     sure = [max(prob, 1 - prob) >= 0.875 for prob in probs]
     assert [row["answered_by"] == "student" for row in rows] == sure == [True, False, True, False, True]
@@ -136,6 +200,21 @@ def test_a_teacher_answers_what_the_student_defers(place):
     assert {row["hand_over"] for row in rows} == {"0"}
     assert f"out.csv: 5 rows, 3 answered by the student, 2 by {place / 'teacher.onnx'}; about " in done.output
     assert "% of the time of the teacher alone." in done.output
+
+
+def test_costs_are_those_of_the_user(place):
+    arguments = ["predict", place / "words.onnx", place / "new.csv", "-o", place / "out.csv", "--threshold", 0.875]
+    done = command(*arguments, "--defer-to", place / "words.onnx", "--cost", "student=1,teacher=20")
+    # Two of five rows are deferred: 1 + 0.4 · 20 in place of 20.
+    assert done.output.endswith("; 9 per row, 45% of the cost of the teacher alone.\n")
+    for cost, message in (
+        ("student=1", "does not name both costs; write --cost student=1,teacher=40"),
+        ("student=1,teacher=0", "the cost of the teacher is 0"),
+        ("student=nan,teacher=1", "the cost of the student is nan"),
+    ):
+        refused = command(*arguments, "--defer-to", place / "words.onnx", "--cost", cost, code=2)
+        assert message in refused.stderr
+    assert "--defer-to" in command(*arguments, "--cost", "student=1,teacher=40", code=2).stderr
 
 
 def test_nothing_deferred_costs_nothing_more(place):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distilcal.errors import InputError, MissingDependencyError
-from distilcal.io.atomic import atomic_write, check_output, open_npz, read_json, write_json
+from distilcal.io.atomic import atomic_write, check_output, open_npz, read_json, refuse_same_file, write_json
 
 
 def test_arrays_of_an_archive_are_read_by_name(tmp_path):
@@ -89,3 +89,20 @@ def test_a_source_names_the_package_that_it_needs(tmp_path, monkeypatch, package
     source = "hub:owner/name@train" if package == "datasets" else tmp_path
     with pytest.raises(MissingDependencyError, match=f"distilcal\\[{extra}\\]"):
         read_dataset(source)
+
+
+def test_an_output_is_never_an_input_under_another_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data.csv"
+    data.write_text("text\n")
+    (tmp_path / "link.csv").symlink_to(data)
+    os.link(data, tmp_path / "hard.csv")
+    (tmp_path / "folder").mkdir()
+    for name in ("data.csv", "./data.csv", "folder/../data.csv", "link.csv", "hard.csv", str(data)):
+        with pytest.raises(InputError, match=r"this output is the input '.*data\.csv'; give the output a name of its own"):
+            refuse_same_file([None, "hub:reviews", data], ["new.csv", name])
+    (tmp_path / "dangling.csv").symlink_to(tmp_path / "new.csv")
+    with pytest.raises(InputError, match=r"^dangling\.csv: this output is also the output 'new\.csv'"):
+        refuse_same_file([data], ["new.csv", "./dangling.csv"])
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    refuse_same_file([data, "hub:reviews", "loop", tmp_path / "folder"], ["new.csv", None, "folder/data.csv"])

@@ -2,7 +2,17 @@
 
 import pytest
 
-from distilcal.io.folders import DamagedWarning, digest, is_intact, sealed_folder
+from distilcal.errors import InputError, NewerFormatError
+from distilcal.io.folders import (
+    DamagedWarning,
+    damaged_files,
+    digest,
+    is_intact,
+    link_folder,
+    sealed_folder,
+    verify_folder,
+    write_manifest,
+)
 
 
 def fill(folder, text="abc"):
@@ -60,3 +70,58 @@ def test_a_file_in_the_way_of_a_folder_is_an_error(tmp_path):
     with pytest.raises(NotADirectoryError), sealed_folder(tmp_path / "f") as folder:
         (folder / "a").write_text("x")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_folder_of_a_newer_version_is_refused_and_stays(tmp_path):
+    fill(tmp_path / "f")
+    manifest = tmp_path / "f" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 7'))
+    for check in (is_intact, verify_folder, damaged_files):
+        with pytest.raises(NewerFormatError, match="format 7, this version of distilcal reads up to 1"):
+            check(tmp_path / "f")
+    assert manifest.exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "3", '{"format": 1}', '{"format": 1, "files": []}', '{"format": 1, "files": {"a": 1}}']
+)
+def test_a_manifest_of_another_shape_is_one_error(tmp_path, content):
+    fill(tmp_path / "f")
+    (tmp_path / "f" / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match="manifest.json"):
+        verify_folder(tmp_path / "f")
+    with pytest.warns(DamagedWarning):
+        assert not is_intact(tmp_path / "f", owner="me")
+
+
+def test_every_changed_bit_of_a_folder_is_found(tmp_path):
+    fill(tmp_path / "f")
+    verify_folder(tmp_path / "f")
+    file = tmp_path / "f" / "inside" / "a.txt"
+    for i in range(24):
+        content = bytearray(b"abc")
+        content[i // 8] ^= 1 << i % 8
+        file.write_bytes(content)
+        assert damaged_files(tmp_path / "f") == ["inside/a.txt"]
+    with pytest.raises(InputError, match=r"'inside/a.txt' missing or damaged .*; copy it again"):
+        verify_folder(tmp_path / "f", "copy it again")
+
+
+def test_a_linked_folder_has_a_manifest_of_its_own(tmp_path):
+    fill(tmp_path / "f")
+    for _ in range(2):  # a second time replaces the first
+        link_folder(tmp_path / "f" / "inside", tmp_path / "copy")
+        verify_folder(tmp_path / "copy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "f"]
+    assert is_intact(tmp_path / "f", owner="me")  # nothing was written into it
+    (tmp_path / "f" / "inside" / "a.txt").write_text("abd")  # the same file
+    assert damaged_files(tmp_path / "copy") == ["a.txt"]
+
+
+def test_a_linked_folder_keeps_its_own_manifest(tmp_path):
+    with sealed_folder(tmp_path / "f") as aside:
+        (aside / "map").mkdir()
+        (aside / "map" / "a.txt").write_text("abc")
+        write_manifest(aside / "map", owner="map")
+    link_folder(tmp_path / "f" / "map", tmp_path / "copy")
+    assert is_intact(tmp_path / "copy", owner="map")

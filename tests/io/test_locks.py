@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from distilcal.errors import MissingDependencyError, StoreError
-from distilcal.io.locks import file_lock
+from distilcal.io import locks
+from distilcal.io.locks import file_lock, is_locked
 
 
 def test_a_lock_is_refused_while_another_process_holds_it_and_free_when_it_dies(tmp_path):
@@ -28,8 +29,34 @@ with file_lock(Path({str(tmp_path / "l")!r})):
         holder.kill()
         holder.wait()
         holder.stdout.close()
+    assert (tmp_path / "l").exists()
+    assert not is_locked(tmp_path / "l")
     with file_lock(tmp_path / "l", busy="somebody works here"):
-        pass
+        assert is_locked(tmp_path / "l")
+    assert not is_locked(tmp_path / "l")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_whose_file_is_removed_while_one_waits_for_it_still_excludes(tmp_path):
+    """Each holder removes the file when it is done: those who opened it before must notice."""
+    inside, most, entered = [], [], []
+
+    def work():
+        for _ in range(30):
+            with file_lock(tmp_path / "sub" / "l", on_wait=lambda: None):
+                inside.append(1)
+                most.append(len(inside))
+                entered.append(1)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(entered) == 120
+    assert max(most) == 1
+    assert not list((tmp_path / "sub").iterdir())
 
 
 def test_who_waits_is_told_once_and_then_holds_the_lock(tmp_path):
@@ -49,7 +76,11 @@ def test_who_waits_is_told_once_and_then_holds_the_lock(tmp_path):
     assert order == ["waits", "first", "second"]
 
 
-def test_without_filelock_the_remedy_is_named(tmp_path, monkeypatch):
+def test_a_system_without_flock_uses_filelock_and_names_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "fcntl", None)
+    with file_lock(tmp_path / "l"), pytest.raises(StoreError, match="busy"), file_lock(tmp_path / "l", busy="busy"):
+        pass
+    assert is_locked(tmp_path / "l") == (tmp_path / "l").exists()
     monkeypatch.setitem(sys.modules, "filelock", None)
     with pytest.raises(MissingDependencyError, match="distilcal\\[train\\]"), file_lock(tmp_path / "l"):
         pass

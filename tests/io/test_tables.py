@@ -141,6 +141,6 @@ def test_the_kind_of_a_table_is_not_its_compression(tmp_path):
 
 def test_rows_written_as_csv_are_read_back(tmp_path):
     file = io.BytesIO()
-    write_csv(file, [("text", "n"), ('a "quoted", ☂\n', 1)])
+    write_csv(file, {"text": ['a "quoted", ☂\n'], "n": [1]})
     (tmp_path / "t.csv").write_bytes(file.getvalue())
     assert read_table(tmp_path / "t.csv").columns == {"text": ['a "quoted", ☂\n'], "n": ["1"]}

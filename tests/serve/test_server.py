@@ -1,11 +1,14 @@
 """A real server in a process of its own: how it starts and stops, and what it does with slow clients."""
 
+import asyncio
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
+from contextlib import ExitStack
 from urllib.parse import urlparse
 
 import numpy as np
@@ -14,8 +17,9 @@ from served import fetch, length_student, post, server_in_thread, server_process
 
 from distilcal.errors import InputError
 from distilcal.serve import app as app_module
+from distilcal.serve import create_app
 from distilcal.serve import server as server_module
-from distilcal.serve.server import listen, serve
+from distilcal.serve.server import build_server, listen, serve
 
 
 def connect(url):
@@ -101,6 +105,61 @@ def test_a_body_that_drips_is_given_up(monkeypatch):
         assert fetch(f"{url}/health")[2]["pending"] == 0
 
 
+class RecordedTransport(asyncio.Transport):
+    """A connection whose end is noted."""
+
+    aborted = False
+
+    def abort(self):
+        self.aborted = True
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_client_that_takes_no_answer_is_disconnected(monkeypatch, is_taken):
+    monkeypatch.setattr(server_module, "SEND_SECONDS", 0.05)
+    server = build_server(create_app(length_student()))
+    server.config.load()
+    transport = RecordedTransport()
+
+    async def send():
+        protocol = server_module.TimedHttp(server.config, server.server_state, {})
+        protocol.connection_made(transport)
+        protocol.pause_writing()  # as asyncio does when its buffer is full
+        await asyncio.sleep(0.01)
+        if is_taken:
+            protocol.resume_writing()
+        await asyncio.sleep(0.2)
+        protocol.connection_lost(None)
+
+    asyncio.run(send())
+    assert transport.aborted is not is_taken
+
+
+def test_more_connections_than_allowed_are_told_to_come_back(monkeypatch):
+    monkeypatch.setattr(server_module, "IDLE_CONNECTIONS", 0)
+    monkeypatch.setattr(server_module, "MAX_DEFERRED", 0)
+    monkeypatch.setattr(server_module, "REFUSED_CONNECTIONS", 3)
+    with server_in_thread(length_student(), max_requests=2) as url, ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(connect(url)).sendall(b"GET")  # the head does not end
+        time.sleep(0.2)
+        status, headers, content = post(f"{url}/predict", {"texts": ["a"]})
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert content == {"error": "too many connections are open; try again later"}
+        for _ in range(2):
+            stack.enter_context(connect(url))
+        time.sleep(0.2)
+        with connect(url) as client, pytest.raises(OSError, match="reset|closed"):
+            if client.recv(100) == b"":
+                raise OSError("closed")
+        stack.close()
+        time.sleep(0.2)
+        assert post(f"{url}/predict", {"texts": ["a"]})[0] == 200
+
+
 def test_invalid_http_is_refused(caplog):
     with server_in_thread(length_student()) as url:
         for head in (
@@ -113,6 +172,25 @@ def test_invalid_http_is_refused(caplog):
                 client.sendall(head)
                 assert client.recv(20).startswith(b"HTTP/1.1 400")
         assert fetch(f"{url}/health")[0] == 200
+
+
+def test_a_request_of_two_lengths_is_refused():
+    """A proxy before the service may take the other one, and see two requests where the service sees one."""
+    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with server_in_thread(length_student()) as url, connect(url) as client:
+        client.sendall(head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        answer = b""
+        while part := client.recv(4096):  # until the service closes the connection
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"not both" in answer
+
+
+def test_nobody_is_sent_to_the_host_that_a_client_names():
+    with server_in_thread(length_student()) as url:
+        request = urllib.request.Request(f"{url}/predict/", b"{}", {"Content-Type": "application/json", "Host": "elsewhere"})
+        status, headers, _ = fetch(request)
+    assert (status, headers["Location"]) == (404, None)
 
 
 def test_many_clients_at_once_are_all_answered():

@@ -54,6 +54,23 @@ def test_the_loop_trains_what_a_plain_one_does(optimizer):
     torch.testing.assert_close(weights(made), weights(plain), atol=2e-5, rtol=1e-4)
 
 
+def test_a_term_without_weight_is_followed_and_changes_nothing():
+    settings = TrainSettings(epochs=2, batch=8, lr=0.05, choose="last")
+    plain, followed = student(), student()
+    fit(plain, TRAIN, DEV, [term("cross_entropy")], settings, seed=4)
+    result = fit(followed, TRAIN, DEV, [term("confidence_penalty", 0.0), term("cross_entropy")], settings, seed=4)
+    torch.testing.assert_close(weights(followed), weights(plain))
+    for epoch in result.history:
+        assert list(epoch["followed"]) == ["confidence_penalty"]
+        parts = epoch["followed"]["confidence_penalty"]
+        assert len(parts) == 10  # of twelve steps
+        assert all(-math.log(len(TRAIN.classes)) - 1e-6 <= value <= 0 for value in parts)
+        mean = np.average(parts, weights=[2, 2, *[1] * 8])
+        assert mean == pytest.approx(epoch["losses"]["confidence_penalty"], abs=0.02)  # the last step is a short one
+    first, last = (epoch["followed"]["confidence_penalty"] for epoch in result.history)
+    assert last[-1] > first[0]  # the entropy falls
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_parts_give_the_gradient_of_the_whole_batch(name):
     found = []

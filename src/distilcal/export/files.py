@@ -8,6 +8,7 @@ from distilcal.data import Columns, Dataset, read_dataset
 from distilcal.errors import InputError
 from distilcal.export.report import ExportReport
 from distilcal.export.student import TorchStudent, load_student
+from distilcal.io.atomic import refuse_same_file
 
 
 def export_student(
@@ -50,12 +51,17 @@ def export_student(
     InputError
         If the student or data cannot be loaded, or the result not be written.
     """
-    is_folder = target.suffix != ".onnx"
+    is_folder = target.suffix.lower() != ".onnx"
     if is_folder and (int8 or dev or test):
         raise InputError(
             f"a folder holds the model as it is, so that {str(target)!r} takes neither 8 bits nor data",
             remedy="give a name that ends in .onnx",
         )
+    if Path(source).suffix.lower() == ".onnx":
+        raise InputError(
+            "an .onnx is exported already", source=str(source), remedy="give the run or the folder that it was exported from"
+        )
+    refuse_same_file([source], [target])
     student = load_student(source, stage)
     if is_folder:
         student.save_pretrained(target)

@@ -24,7 +24,9 @@ from distilcal.errors import InputError
 from distilcal.export.graph import add_calibration, check_packages, in_graph, is_apart, quantise, trace_logits
 from distilcal.export.report import AccuracyWarning, ExportReport, build_report
 from distilcal.inference import Student
-from distilcal.inference.onnx import METADATA, OnnxDescription, TokenizerFile, encode_dev_rows, load_onnx
+from distilcal.inference.onnx import load_onnx
+from distilcal.inference.onnx_description import METADATA, OnnxDescription, TokenizerFile, encode_dev_rows
+from distilcal.inference.onnx_digest import append_digest
 from distilcal.io.atomic import atomic_write, check_output
 from distilcal.models.inputs import FrozenInputs, ImageInputs, TokenInputs, VectorInputs
 from distilcal.predictions import Predictions
@@ -235,7 +237,7 @@ def _write_files(
         with atomic_write(tokenizer_path) as file:
             file.write(tokenizer)
     with atomic_write(path) as file:
-        file.write(model.SerializeToString())
+        file.write(append_digest(model.SerializeToString()))
     return path
 
 
@@ -265,6 +267,7 @@ def _describe(student: TorchStudent, content: OnnxContent, tokenizer_name: str, 
         required_accuracy=student.required_accuracy,
         quantised=content.quantised,
         versions={name: version(name) for name in PACKAGES},
+        has_digest=True,
     )
 
 

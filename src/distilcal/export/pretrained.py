@@ -6,6 +6,7 @@
 ``distilcal.json``          how inputs are prepared, the calibration, the dev rows on which thresholds are chosen
 ``calibrator.json, .npz``   a calibrator that cannot be folded; plain transformers warns that it does not apply it
 ``encoder/``                the encoder of a model whose encoder was frozen
+``manifest.json``           checksums of all of these, which are checked when the folder is loaded
 ``README.md``               the model card, with ``reliability.png``
 ==========================  ============================================================================================
 """
@@ -28,7 +29,9 @@ from distilcal.calibrate import Calibrator, Matrix, Temperature, Vector
 from distilcal.errors import InputError
 from distilcal.export.card import write_card
 from distilcal.export.graph import affine_map
-from distilcal.inference.onnx import encode_dev_rows
+from distilcal.export.student import CALIBRATOR_FILES
+from distilcal.inference.onnx_description import encode_dev_rows
+from distilcal.io.folders import MANIFEST, write_manifest
 from distilcal.models.classifier import CARD, WEIGHTS, Classifier, save_classifier
 from distilcal.models.inputs import TokenInputs
 from distilcal.models.network import Network
@@ -38,10 +41,9 @@ if TYPE_CHECKING:
     from distilcal.export.student import TorchStudent
 
 FORMAT = 1
-CALIBRATOR_FILES = ("calibrator.json", "calibrator.npz")
 # A tensor that no network has: transformers names it among the weights that it does not use.
 NOT_APPLIED = "calibrator_not_applied__load_with_distilcal"
-LAST_FILES = ("config.json", CARD)  # with them the folder is complete
+LAST_FILES = ("config.json", CARD, MANIFEST)  # with them the folder is complete
 
 
 def write_pretrained(student: TorchStudent, folder: Path) -> None:
@@ -57,7 +59,7 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
     Raises
     ------
     InputError
-        If the folder cannot be written, is that of a run, or holds anything but a saved student.
+        If the folder cannot be written, is that of a run or of one of its stages, or holds anything but a saved student.
     """
     _check_folder(folder)
     classifier, record = _with_calibration(student)
@@ -75,7 +77,8 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
             assert student.calibrator is not None
             student.calibrator.save(new / record["file"])
             _add_warning_tensor(new)
-        write_card(student, new)
+        write_manifest(new)
+        write_card(student, new)  # has no checksum: it is there to be edited
         _move_files(new, folder)
 
 
@@ -84,6 +87,13 @@ def _check_folder(folder: Path) -> None:
         raise InputError("this is a file, not a folder", source=str(folder), remedy="give the name of a folder")
     if (folder / "metrics.json").exists():
         raise InputError("this is the folder of a run", source=str(folder), remedy="give the name of another folder")
+    stage = folder.resolve().parent
+    if (stage / "stage.json").exists() or (stage / "history.json").exists():  # of a run, or in the store
+        raise InputError(
+            f"this is a part of the stage {stage.name!r}, which would be damaged",
+            source=str(folder),
+            remedy="give the name of another folder",
+        )
     if folder.is_dir() and not (folder / CARD).exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise InputError("the folder is not empty and holds no saved student", source=str(folder), remedy="give a new folder")
     parent = folder.resolve().parent
@@ -188,7 +198,7 @@ def _move_files(new: Path, folder: Path) -> None:
     for name in (*CALIBRATOR_FILES, "model.safetensors", WEIGHTS, "reliability.png"):  # of an earlier save
         if not (new / name).exists():
             (folder / name).unlink(missing_ok=True)
-    for path in sorted(new.iterdir(), key=lambda path: path.name in LAST_FILES):
+    for path in sorted(new.iterdir(), key=lambda path: LAST_FILES.index(path.name) if path.name in LAST_FILES else -1):
         target = folder / path.name
         if path.is_dir():
             shutil.rmtree(target, ignore_errors=True)

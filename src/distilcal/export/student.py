@@ -18,10 +18,11 @@ from distilcal.data.splits import read_splits
 from distilcal.errors import InputError
 from distilcal.export.report import ExportReport
 from distilcal.inference import Student
-from distilcal.inference.onnx import decode_dev_rows, decode_teacher_correct
+from distilcal.inference.onnx_description import decode_dev_rows, decode_teacher_correct
 from distilcal.inference.student import OnProgress, model_path
 from distilcal.io.atomic import read_json
-from distilcal.models.classifier import CARD, Classifier, load_classifier
+from distilcal.io.folders import MANIFEST, verify_folder
+from distilcal.models.classifier import CARD, Classifier, load_classifier, read_card
 from distilcal.models.inputs import ImageInputs, TokenInputs, VectorInputs, usable_length
 from distilcal.models.pretrained import load_config, load_text_model, resolve_model
 from distilcal.pipeline.stage import move_to_device
@@ -31,6 +32,7 @@ from distilcal.training import compute_outputs
 
 ONE_THREAD = Lock()  # a network keeps the features of its last batch, and a tokenizer its settings
 MODEL_FILES = ("metrics.json", "config.json", CARD)  # one of them is in every folder that holds a model
+CALIBRATOR_FILES = ("calibrator.json", "calibrator.npz")
 LONGEST = 512  # tokens of a text, for a model whose tokenizer has no limit of its own
 
 
@@ -263,7 +265,7 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
     Raises
     ------
     InputError
-        If there is no model, or the run has no such stage.
+        If there is no model, the run has no such stage, or the files are not those that were written.
     """
     folder = model_path(path)
     holds_model = any((folder / name).exists() for name in MODEL_FILES)
@@ -287,27 +289,59 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
     return student
 
 
+def _verify(folder: Path, remedy: str) -> None:
+    """Compare a folder with its checksums; what others or earlier versions wrote has none."""
+    if (folder / MANIFEST).exists():
+        verify_folder(folder, remedy)
+
+
 def _load_saved(folder: Path) -> TorchStudent:
-    card = read_json(folder / CARD)
-    record = card.get("calibration")
+    _verify(folder, "save or copy it again; remove its manifest.json if you changed it yourself")
+    card = read_card(folder)
+    record, source = card.get("calibration"), str(folder / CARD)
+    required_accuracy = card.get("required_accuracy", TorchStudent.required_accuracy)
+    if not isinstance(required_accuracy, int | float) or not 0 < required_accuracy < 1:
+        raise InputError(f"required_accuracy is {required_accuracy!r:.40}", source=source, remedy="save the student again")
     calibrator, folded = None, None
-    if record is not None and record["folded"]:
-        folded = record
-    elif record is not None:
-        calibrator = load_calibrator(folder / record["file"])
+    if record is not None:
+        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+            raise InputError("its calibration is damaged", source=source, remedy="save the student again")
+        if record.get("folded") is True:
+            folded = record
+        elif record.get("file") in CALIBRATOR_FILES:
+            calibrator = load_calibrator(folder / record["file"])
+        else:
+            raise InputError("it names no calibrator", source=source, remedy="save the student again")
     return as_student(
         load_classifier(folder),
         calibrator=calibrator,
-        dev=None if card.get("dev") is None else decode_dev_rows(card["dev"]),
-        teacher_correct=decode_teacher_correct(card.get("dev")),
-        required_accuracy=card.get("required_accuracy", TorchStudent.required_accuracy),
+        dev=None if card.get("dev") is None else decode_dev_rows(card["dev"], source),
+        teacher_correct=decode_teacher_correct(card.get("dev"), source),
+        required_accuracy=required_accuracy,
         name=str(folder),
         folded=folded,
     )
 
 
+def _read_stages(run: Path) -> dict[str, dict[str, Any]]:
+    """The part of ``metrics.json`` about the stages of a run, of which what is used here has been checked."""
+    facts = read_json(run / "metrics.json")
+    stages: dict[str, dict[str, Any]] | None = facts.get("stages") if isinstance(facts, dict) else None
+    if not isinstance(stages, dict) or not stages or not all(map(_is_stage, stages.values())):
+        raise InputError("this file is damaged", source=str(run / "metrics.json"), remedy="run the recipe of the run again")
+    return stages
+
+
+def _is_stage(facts: Any) -> bool:
+    if not isinstance(facts, dict):
+        return False
+    calibrator = facts.get("calibrator", "")
+    is_known = calibrator is None or (isinstance(calibrator, str) and calibrator in FITS)
+    return is_known and isinstance(facts.get("teacher"), str) and isinstance(facts.get("terms"), list)
+
+
 def _load_from_run(run: Path, stage: str) -> TorchStudent:
-    stages = read_json(run / "metrics.json")["stages"]
+    stages = _read_stages(run)
     stage = stage or main_stage(stages)
     if stage not in stages:
         raise InputError(f"the run has no stage {stage!r}", source=str(run), remedy=f"it has {', '.join(stages)}")
@@ -319,7 +353,10 @@ def _load_from_run(run: Path, stage: str) -> TorchStudent:
             remedy=f"name another stage: {', '.join(name for name in stages if name != stage)}",
         )
     if not (folder / "model").exists():
+        if stages[stage].get("parameters") is not None:
+            raise InputError("there is no such folder", source=str(folder / "model"), remedy="run the recipe of the run again")
         raise InputError(f"{stage!r} is known by its predictions only", source=str(run), remedy="name a stage that has a model")
+    _verify(folder / "model", "run the recipe of the run again")
     method = stages[stage]["calibrator"]
     calibrator = None
     if method is not None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from distilcal.data import Columns, Dataset, read_dataset
+from distilcal.data import Columns, Dataset
+from distilcal.data.sources import read_unlabelled
+from distilcal.data.table_source import dataset_from_table, label_columns
 from distilcal.errors import InputError
 from distilcal.inference.deferral import Acceptance, DeferralTeacher, MergedAnswers, ask_about, merge_answers
 from distilcal.inference.student import OnProgress, Student
-from distilcal.io.atomic import atomic_write, check_output
-from distilcal.io.tables import write_csv
+from distilcal.io.atomic import atomic_write, check_output, refuse_same_file
+from distilcal.io.tables import SUFFIXES, read_table, table_kind, write_csv
 from distilcal.predictions import FloatArray, Predictions
+from distilcal.selective import check_costs
 
 SIX_DIGITS = "{:.6f}".format
 NO_LABEL = "\0"  # no column has this name: labels, if there are any, are not read
@@ -38,8 +43,8 @@ class PredictedFile:
     by_teacher : int
         How many of them a teacher answered.
     cost : float or None
-        Time that student and teacher took, as a share of what the teacher alone would take for all examples; None if no teacher
-        was asked.
+        What student and teacher cost, as a share of what the teacher alone would cost for all examples: their time, or their
+        prices where these were given. None if no teacher was asked.
     """
 
     rows: int
@@ -60,17 +65,22 @@ def predict_file(
     confidence: float | None = None,
     max_loss: float | None = None,
     defer_to: Any = None,
+    costs: tuple[float, float] | None = None,
     probs: bool = False,
+    keep_columns: bool = True,
+    escape_formulas: bool = True,
     on_progress: OnProgress | None = None,
 ) -> PredictedFile:
     """Label new data and write id, label, calibrated confidence and hand_over as CSV, with a teacher also answered_by.
+
+    The columns of a table follow, under ``input_NAME`` where the name is one of ours.
 
     Parameters
     ----------
     student : Student
         The model.
     source : str or Path
-        The data: a file, a folder or ``hub:NAME@SPLIT``. Labels are not needed, and not read.
+        The data: a file, a folder of pictures, or ``hub:NAME@SPLIT``. Labels are not needed, and not read.
     output : Path
         The .csv to write.
     columns : Columns, optional
@@ -86,8 +96,14 @@ def predict_file(
     defer_to : object, optional
         A teacher that answers in place of a human; see `Student.predict`. The column answered_by tells "student" or "teacher",
         and is empty, as the label is, where the teacher had no answer.
+    costs : (float, float), optional
+        The cost of an example of the student and of the teacher, in any unit, in place of the time that they take.
     probs : bool, default False
         Whether to write the probability of every class too, as columns ``prob_<class>``.
+    keep_columns : bool, default True
+        Whether to write the columns of a .csv, .tsv, .jsonl or .parquet too.
+    escape_formulas : bool, default True
+        Whether texts that a spreadsheet would run get an apostrophe before them; see ``distilcal.io.tables.write_csv``.
     on_progress : callable, optional
         Called with the number of examples done and of all.
 
@@ -101,35 +117,55 @@ def predict_file(
     ------
     InputError
         If the output is no .csv or the data themselves, the data cannot be read or are not what the student reads, an accuracy
-        is required of a student without dev rows, or the teacher cannot answer for it.
+        is required of a student without dev rows, the teacher cannot answer for it, or costs are given without a teacher.
     TeacherError
         If the teacher fails; then nothing is written.
     """
     check_labelled_file(source, output)
+    if costs is not None and defer_to is None:
+        raise InputError("costs are those of a student with a teacher", remedy="name the teacher with defer_to (--defer-to)")
+    check_costs(costs)
     acceptance = None
     if student.dev is not None or any(setting is not None for setting in (accuracy, confidence, max_loss, defer_to)):
         acceptance = student.acceptance(accuracy=accuracy, confidence=confidence, max_loss=max_loss)
     teacher = None if defer_to is None else student.teacher(defer_to)
-    columns = columns or Columns()
-    columns = Columns(columns.text, columns.pair, columns.choices, label=NO_LABEL, id=columns.id)
-    read = read_dataset(source, columns=columns, labelled=False, size=size)
-    data = student.as_dataset(Dataset(read.inputs, ids=read.ids, name=read.name))
+    read, kept = _read(source, columns or Columns(), size)
+    data = student.as_dataset(read)
+    kept = kept if keep_columns else {}
     begun = time.perf_counter()
     predictions = student.predictions(data, on_progress=on_progress)
     student_seconds = time.perf_counter() - begun
     if acceptance is None or teacher is None:
         hand_over = None if acceptance is None else acceptance.defers(predictions.confidence)
-        _write_student(output, data, predictions, hand_over, probs)
+        _write(output, _student_columns(data, predictions, hand_over, probs), kept, escape_formulas)
         return PredictedFile(len(data), 0 if hand_over is None else int(hand_over.sum()), acceptance)
     begun = time.perf_counter()
     answers = _defer(predictions, data, acceptance, teacher)
     teacher_seconds = time.perf_counter() - begun
-    _write_answers(output, data, answers, probs)
+    _write(output, _answer_columns(data, answers, probs), kept, escape_formulas)
     handed_over, deferred = answers.answered_by.count(None), int(answers.deferred.sum())
     cost = None
-    if deferred:
+    if costs is not None:
+        cost = costs[0] / costs[1] + deferred / len(data)
+    elif deferred:
         cost = (student_seconds + teacher_seconds) / (teacher_seconds / deferred * len(data))
     return PredictedFile(len(data), handed_over, acceptance, deferred - handed_over, cost)
+
+
+def _read(source: str | Path, columns: Columns, size: int | None) -> tuple[Dataset, Mapping[str, Sequence[Any]]]:
+    """The examples without labels, and the columns of a table to keep: all but that of the ids if it is called ``id``."""
+    columns = replace(columns, label=NO_LABEL, group="")
+    path = Path(source)
+    if not path.is_file() or table_kind(path) not in SUFFIXES:
+        data = read_unlabelled(source, columns=columns, size=size)
+        prefix = f"{path.name}{os.sep}"  # of the ids of pictures in a folder, which tells several folders apart
+        return replace(data, ids=np.array([name.removeprefix(prefix) for name in data.ids.tolist()])), {}
+    table = read_table(path)
+    labels = label_columns(table, columns)
+    others = {name: values for name, values in table.columns.items() if name not in labels}
+    data = dataset_from_table(replace(table, columns=others), columns, labelled=False)
+    is_id = columns.id in ("", "id")
+    return data, {name: values for name, values in table.columns.items() if name != "id" or not is_id}
 
 
 def _defer(predictions: Predictions, data: Dataset, acceptance: Acceptance, teacher: DeferralTeacher) -> MergedAnswers:
@@ -151,26 +187,27 @@ def check_labelled_file(source: str | Path, output: Path) -> None:
     Raises
     ------
     InputError
-        If the output is no .csv, is the data themselves, or cannot be written.
+        If no data are named, or the output is no .csv, is the data themselves, or cannot be written.
     """
+    if not str(source).strip():
+        raise InputError("no data are named", remedy="give a file, a folder of pictures, or hub:NAME@SPLIT")
     if output.suffix != ".csv":
         raise InputError(f"{str(output)!r} is not a .csv", remedy="give a name that ends in .csv")
     check_output(output)
-    if output.exists() and Path(source).exists() and output.samefile(source):
-        raise InputError("the output would replace the data", source=str(output), remedy="give another name")
+    refuse_same_file([source], [output])
 
 
-def _write_student(path: Path, data: Dataset, predictions: Predictions, hand_over: Any, probs: bool) -> None:
+def _student_columns(data: Dataset, predictions: Predictions, hand_over: Any, probs: bool) -> dict[str, Iterable[Any]]:
     columns: dict[str, Iterable[Any]] = {
         "id": data.ids,
         "label": np.array(predictions.classes)[predictions.predicted],
         "confidence": map(SIX_DIGITS, predictions.confidence),
         "hand_over": repeat("", len(predictions)) if hand_over is None else hand_over.astype(int),
     }
-    _write(path, columns, predictions.classes, predictions.probs if probs else None)
+    return columns | (_probability_columns(predictions.classes, predictions.probs) if probs else {})
 
 
-def _write_answers(path: Path, data: Dataset, answers: MergedAnswers, probs: bool) -> None:
+def _answer_columns(data: Dataset, answers: MergedAnswers, probs: bool) -> dict[str, Iterable[Any]]:
     columns: dict[str, Iterable[Any]] = {
         "id": data.ids,
         "label": [label or "" for label in answers.labels],
@@ -178,15 +215,25 @@ def _write_answers(path: Path, data: Dataset, answers: MergedAnswers, probs: boo
         "hand_over": [int(name is None) for name in answers.answered_by],
         "answered_by": [name or "" for name in answers.answered_by],
     }
-    _write(path, columns, answers.classes, answers.probs if probs else None)
+    return columns | (_probability_columns(answers.classes, answers.probs) if probs else {})
 
 
-def _write(path: Path, columns: dict[str, Iterable[Any]], classes: Sequence[str], probs: FloatArray | None) -> None:
-    if probs is not None:
-        columns |= {f"prob_{name}": map(_digits, column.tolist()) for name, column in zip(classes, probs.T, strict=True)}
+def _probability_columns(classes: Sequence[str], probs: FloatArray) -> dict[str, Iterable[Any]]:
+    return {f"prob_{name}": map(_digits, column.tolist()) for name, column in zip(classes, probs.T, strict=True)}
+
+
+def _write(path: Path, columns: dict[str, Iterable[Any]], kept: Mapping[str, Sequence[Any]], escape_formulas: bool) -> None:
+    for name, values in kept.items():
+        while name in columns:
+            name = f"input_{name}"
+        columns[name] = map(_cell, values)
     with atomic_write(path) as file:
-        write_csv(file, [list(columns)])
-        write_csv(file, zip(*columns.values(), strict=True))
+        write_csv(file, columns, escape_formulas=escape_formulas)
+
+
+def _cell(value: Any) -> Any:
+    """What csv writes for a value of a table; lists and the like as JSON."""
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict | bool) else value
 
 
 def _digits(value: float) -> str:

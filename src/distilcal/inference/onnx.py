@@ -7,11 +7,9 @@ beside the file.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,16 @@ from numpy.typing import NDArray
 from distilcal.calibrate import Calibrator, calibrator_from_json
 from distilcal.data.dataset import Choices, Dataset, Images, Texts
 from distilcal.errors import InputError, MissingDependencyError
+from distilcal.inference.onnx_description import (
+    METADATA,
+    OnnxDescription,
+    TokenizerFile,
+    decode_dev_rows,
+    decode_teacher_correct,
+)
+from distilcal.inference.onnx_digest import changed_file, check_digest
 from distilcal.inference.student import OnProgress, Student
-from distilcal.predictions import Predictions
 
-FORMAT = 1
-METADATA = "distilcal"  # the key of the description among the metadata of a file
 PROBABILITIES, LOGITS = "probabilities", "logits"  # the outputs of a graph
 BATCH = 32  # examples of one pass
 TEXT_BATCH = 8  # texts of one pass: as fast as 32 where all have one length, and with less padding where they differ
@@ -34,114 +37,6 @@ TOKENIZED_AT_ONCE = 4096  # texts
 SMALLEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, whose logarithm is not finite
 
 Tensors = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class TokenizerFile:
-    """The tokenizer of an exported student.
-
-    Attributes
-    ----------
-    file : str
-        Name of the file, beside the .onnx.
-    sha256 : str
-        Hash of its content.
-    pad_id : int
-        The token that fills up a batch.
-    token_types : bool
-        Whether the network reads which of two texts a token belongs to.
-    split_special_tokens : bool
-        Whether special tokens in a text are split like any other word.
-    """
-
-    file: str
-    sha256: str
-    pad_id: int
-    token_types: bool
-    split_special_tokens: bool = False
-
-
-@dataclass(frozen=True)
-class OnnxDescription:
-    """What an ONNX file holds beside its graph.
-
-    Attributes
-    ----------
-    classes : tuple of str
-        The classes in the order of the outputs.
-    input_kind : {"texts", "choices", "images", "vectors"}
-        What it reads.
-    apart : bool
-        Whether the texts of a pair, or a prompt and its endings, are encoded each alone.
-    max_length : int
-        Tokens after which a text is cut.
-    tokenizer : TokenizerFile, optional
-        For models that read texts.
-    calibration : dict, optional
-        The calibrator as JSON.
-    calibration_in_graph : bool
-        Whether the outputs of the graph are calibrated. Otherwise the calibrator is applied to them here.
-    dev : dict, optional
-        Confidences and outcomes of dev rows, as `encode_dev_rows` writes them.
-    required_accuracy : float
-        The accuracy that the run required of answers that are not handed over.
-    quantised : bool
-        Whether weights are in 8 bits.
-    versions : dict
-        Versions of the packages that wrote it.
-    format : int
-        Version of this description.
-    """
-
-    classes: tuple[str, ...]
-    input_kind: str
-    apart: bool = False
-    max_length: int = 0
-    tokenizer: TokenizerFile | None = None
-    calibration: dict[str, Any] | None = None
-    calibration_in_graph: bool = True
-    dev: dict[str, Any] | None = None
-    required_accuracy: float = 0.95
-    quantised: bool = False
-    versions: dict[str, str] = field(default_factory=dict)
-    format: int = FORMAT
-
-    def to_json(self) -> str:
-        """Return the description as the text that is stored in the file."""
-        return json.dumps(asdict(self), ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str, source: str) -> OnnxDescription:
-        """Read the description of a file.
-
-        Parameters
-        ----------
-        text : str
-            What `to_json` returned.
-        source : str
-            The file, for messages.
-
-        Raises
-        ------
-        InputError
-            If it is of a newer format, or not a description.
-        """
-        try:
-            values = json.loads(text)
-            if values["format"] > FORMAT:
-                raise InputError(
-                    f"it is of format {values['format']}, this version of distilcal reads up to {FORMAT}",
-                    source=source,
-                    remedy="install a newer distilcal, or export it again",
-                )
-            known = {name: values[name] for name in (f.name for f in fields(cls)) if name in values}
-            if known.get("tokenizer") is not None:
-                known["tokenizer"] = TokenizerFile(**known["tokenizer"])
-            return cls(**{**known, "classes": tuple(known["classes"])})
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError):
-            raise InputError("its description is damaged", source=source, remedy="export it again") from None
 
 
 def load_onnx(path: str | Path, *, threads: int = 0) -> Student:
@@ -170,6 +65,7 @@ def load_onnx(path: str | Path, *, threads: int = 0) -> Student:
     path = Path(path)
     if not path.is_file():
         raise InputError("there is no such file", source=str(path), remedy="give an .onnx that distilcal exported")
+    has_digest = check_digest(path)
     session = _open_session(path, threads)
     metadata = session.get_modelmeta().custom_metadata_map
     if METADATA not in metadata:
@@ -179,21 +75,27 @@ def load_onnx(path: str | Path, *, threads: int = 0) -> Student:
             remedy="export the student with distilcal export, or run this file with onnxruntime",
         )
     description = OnnxDescription.from_json(metadata[METADATA], str(path))
+    if description.has_digest and not has_digest:
+        raise changed_file(path)
+    _check_graph(session, description, path)
     tokenizer = None
     if description.tokenizer is not None:
         tokenizer = _load_tokenizer(path, description.tokenizer)
     calibrator: Calibrator | None = None
     if description.calibration is not None and not description.calibration_in_graph:
         calibrator = calibrator_from_json(description.calibration)
+        if calibrator.classes != description.classes:
+            raise InputError("its calibrator is for other classes", source=str(path), remedy="export it again")
+    dev = None if description.dev is None else decode_dev_rows(description.dev, str(path))
     return Student(
         OnnxBackend(session, description, tokenizer),
         description.classes,
         description.input_kind,
         calibrator=calibrator,
-        dev=None if description.dev is None else decode_dev_rows(description.dev),
+        dev=dev,
         name=str(path),
         required_accuracy=description.required_accuracy,
-        teacher_correct=decode_teacher_correct(description.dev),
+        teacher_correct=decode_teacher_correct(description.dev, str(path)),
     )
 
 
@@ -345,72 +247,16 @@ def _text_columns(inputs: Texts | Choices, description: OnnxDescription) -> tupl
 # ---- files -------------------------------------------------------------------------------------------------------------
 
 
-def encode_dev_rows(dev: Predictions, teacher_correct: NDArray[np.bool_] | None = None) -> dict[str, Any]:
-    """Return confidences and outcomes of dev rows as text that fits into the metadata of a file.
-
-    Parameters
-    ----------
-    dev : Predictions
-        Calibrated predictions on labelled rows.
-    teacher_correct : array of bool, shape (N,), optional
-        Whether the student's teacher was right about them.
-
-    Returns
-    -------
-    dict
-        ``rows``; ``confidence`` (float32), ``correct`` and, if known, ``teacher_correct`` (bits) as base64.
-
-    Examples
-    --------
-    >>> dev = Predictions([[2.0, 0.0], [0.0, 1.0]], [0, 0])
-    >>> decode_dev_rows(encode_dev_rows(dev)).confidence.round(3).tolist()
-    [0.881, 0.731]
-    """
-    rows: dict[str, Any] = {
-        "rows": len(dev),
-        "confidence": base64.b64encode(dev.confidence.astype("<f4").tobytes()).decode(),
-        "correct": base64.b64encode(np.packbits(dev.correct).tobytes()).decode(),
-    }
-    if teacher_correct is not None:
-        rows["teacher_correct"] = base64.b64encode(np.packbits(teacher_correct).tobytes()).decode()
-    return rows
-
-
-def decode_dev_rows(rows: dict[str, Any]) -> Predictions:
-    """Return the dev rows that `encode_dev_rows` wrote.
-
-    Parameters
-    ----------
-    rows : dict
-        Its result.
-
-    Returns
-    -------
-    Predictions
-        Confidences and outcomes; nothing is known about single classes.
-    """
-    confidence = np.frombuffer(base64.b64decode(rows["confidence"]), dtype="<f4")
-    return Predictions.from_confidences(confidence.astype(np.float64), _decode_bits(rows, "correct"), name="dev")
-
-
-def decode_teacher_correct(rows: dict[str, Any] | None) -> NDArray[np.bool_] | None:
-    """Return whether the teacher was right about the dev rows that `encode_dev_rows` wrote; None if that is not known.
-
-    Parameters
-    ----------
-    rows : dict or None
-        Its result; None if there are no dev rows.
-
-    Returns
-    -------
-    array of bool, shape (N,), or None
-    """
-    return None if rows is None or "teacher_correct" not in rows else _decode_bits(rows, "teacher_correct")
-
-
-def _decode_bits(rows: dict[str, Any], name: str) -> NDArray[np.bool_]:
-    bits = np.frombuffer(base64.b64decode(rows[name]), dtype=np.uint8)
-    return np.unpackbits(bits, count=rows["rows"]).astype(bool)
+def _check_graph(session: Any, description: OnnxDescription, path: Path) -> None:
+    """The inputs and outputs of a graph must be those of its description; onnxruntime would fail at the first example."""
+    inputs = {"images": {"pixels"}, "vectors": {"vectors"}}.get(description.input_kind, {"input_ids", "attention_mask"})
+    if description.tokenizer is not None and description.tokenizer.token_types:
+        inputs = inputs | {"token_type_ids"}
+    outputs = {output.name: output.shape for output in session.get_outputs()}
+    shape = outputs.get(PROBABILITIES, outputs.get(LOGITS)) or [0]
+    is_as_wide = not isinstance(shape[-1], int) or shape[-1] == len(description.classes)  # a width may have a name only
+    if {entry.name for entry in session.get_inputs()} != inputs or not is_as_wide:
+        raise InputError("its description is not that of its graph", source=str(path), remedy="export it again")
 
 
 def _open_session(path: Path, threads: int) -> Any:
@@ -450,7 +296,10 @@ def _load_tokenizer(path: Path, facts: TokenizerFile) -> Any:
         raise InputError(
             f"{file.name} is not the tokenizer it was exported with", source=str(path), remedy="copy the two files together"
         )
-    tokenizer = Tokenizer.from_buffer(content)
+    try:
+        tokenizer = Tokenizer.from_buffer(content)
+    except Exception:  # what tokenizers raises is no more than an Exception
+        raise InputError(f"its tokenizer {file.name} cannot be read", source=str(path), remedy="export it again") from None
     tokenizer.encode_special_tokens = facts.split_special_tokens
     return tokenizer
 

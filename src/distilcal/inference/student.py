@@ -22,6 +22,7 @@ from distilcal.inference.deferral import Acceptance, Answer, DeferralTeacher, ac
 from distilcal.predictions import FloatArray, Predictions
 from distilcal.selective import CascadeThreshold, Threshold, loss_threshold, threshold
 
+PACKAGE = "package:"  # a model inside an installed Python package
 OnProgress = Callable[[int, int], None]  # examples done, examples in all
 
 
@@ -357,22 +358,47 @@ def model_path(source: Any) -> Path:
     Raises
     ------
     InputError
-        If it is no path, or a file that is not an .onnx.
+        If it is no path, a file that is not an .onnx, or missing where it can only be a path: a ``Path``, or a text as
+        ``./name``, ``a/b/c`` or that of something in an existing folder. Other names may be on the hub.
 
     Examples
     --------
     >>> model_path("student.onnx").suffix
     '.onnx'
+    >>> model_path("./reviews")
+    Traceback (most recent call last):
+    distilcal.errors.InputError: ./reviews: there is no such folder; give the folder of a run or of a saved model, or an .onnx
     """
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(
             f"expected the path of a model, got {source!r:.60}",
             remedy="give the folder of a run or of a saved model, or an .onnx",
         )
+    if str(source).startswith(PACKAGE):
+        return Path(source)
     path = Path(source)
-    if path.is_file() and path.suffix.lower() != ".onnx":
+    is_onnx = path.suffix.lower() == ".onnx"
+    if path.is_file() and not is_onnx:
         raise InputError("this file is not a model", source=str(source), remedy="give the folder of one, or an .onnx")
+    if path.is_dir() and is_onnx:
+        raise InputError("this is a folder, not an .onnx file", source=str(source), remedy="give the file")
+    if not path.exists() and not is_onnx and (isinstance(source, Path) or _is_only_a_path(source)):
+        raise InputError(
+            "there is no such folder", source=str(source), remedy="give the folder of a run or of a saved model, or an .onnx"
+        )
     return path
+
+
+def _is_only_a_path(name: str) -> bool:
+    """Whether a name cannot be one of the hub, NAME or OWNER/NAME, or its first part is a folder here."""
+    has_parent = len(Path(name).parts) > 1
+    return (
+        name.startswith((".", "/", "~"))
+        or name.endswith("/")
+        or "\\" in name
+        or len(Path(name).parts) > 2
+        or (has_parent and Path(name).parent.is_dir())
+    )
 
 
 def _is_empty(inputs: Any) -> bool:

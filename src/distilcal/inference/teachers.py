@@ -15,12 +15,12 @@ import numpy as np
 
 from distilcal.data.convert import label_text
 from distilcal.data.dataset import Dataset
-from distilcal.errors import InputError
+from distilcal.errors import InputError, optional_packages
 from distilcal.inference.called import CalledAnswer, bare_model, check_probs, plain_inputs, read_answer, unknown_classes
 from distilcal.inference.deferral import DeferralTeacher
 from distilcal.inference.onnx import load_onnx
 from distilcal.inference.remote import is_url, remote_teacher
-from distilcal.inference.student import Student
+from distilcal.inference.student import Student, model_path
 from distilcal.predictions import FloatArray
 
 
@@ -81,9 +81,10 @@ def as_deferral_teacher(teacher: Any, student: Student) -> DeferralTeacher:
 
 def _load(path: str | Path) -> Student:
     """A student of any kind; only an .onnx is loaded without torch."""
-    if Path(path).suffix.lower() == ".onnx":
+    if model_path(path).suffix.lower() == ".onnx":
         return load_onnx(path)
-    from distilcal.export import load_student
+    with optional_packages("a teacher that is not an .onnx"):
+        from distilcal.export import load_student
 
     return load_student(path)
 

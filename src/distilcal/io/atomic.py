@@ -7,19 +7,19 @@ import json
 import lzma
 import os
 import struct
-import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.errors import InputError
+from distilcal.errors import InputError, NewerFormatError
+from distilcal.io.parts import part_file
 
 NPY_MAGIC = b"\x93NUMPY"  # the first bytes of a single array saved with numpy.save
 
@@ -56,20 +56,17 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """
     check_output(path)
     path = path.resolve()
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", source=str(path), remedy="check the folder") from None
-    try:
+    with ExitStack() as stack:
+        try:
+            handle, temporary = stack.enter_context(part_file(path))
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror}", source=str(path), remedy="check the folder") from None
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates private files
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def check_output(path: Path) -> None:
@@ -95,6 +92,48 @@ def check_output(path: Path) -> None:
         raise InputError(f"the folder {str(folder)!r} does not exist", source=str(path), remedy="create it first")
     if not os.access(folder, os.W_OK):
         raise InputError("the folder is not writable", source=str(path), remedy="choose another")
+
+
+def refuse_same_file(inputs: Iterable[str | Path | None], outputs: Iterable[str | Path | None]) -> None:
+    """Raise an InputError if an output is one of the inputs, or another output, under whatever name.
+
+    Files are compared as the system knows them: a relative path, a symbolic link and a hard link are the file they lead to.
+
+    Parameters
+    ----------
+    inputs : iterable of str, Path or None
+        What a command reads, files or folders. None stands for an option that was not given, and what does not exist, such as
+        ``hub:NAME``, is compared by its path alone.
+    outputs : iterable of str, Path or None
+        What it will write.
+
+    Raises
+    ------
+    InputError
+        If a file would replace an input or another output.
+
+    Examples
+    --------
+    >>> refuse_same_file(["reviews.csv", None], ["labels.csv"])
+    >>> refuse_same_file(["reviews.csv"], ["./reviews.csv"])
+    Traceback (most recent call last):
+    distilcal.errors.InputError: reviews.csv: this output is the input 'reviews.csv'; give the output a name of its own
+    """
+    earlier = [("the input", Path(path)) for path in inputs if path is not None]
+    for output in (Path(path) for path in outputs if path is not None):
+        for role, other in earlier:
+            if _is_same_file(output, other):
+                raise InputError(
+                    f"this output is {role} {str(other)!r}", source=str(output), remedy="give the output a name of its own"
+                )
+        earlier.append(("also the output", output))
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    try:
+        return os.path.samefile(first, second)
+    except OSError:  # one of them does not exist yet, or cannot be reached
+        return os.path.realpath(first) == os.path.realpath(second)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -139,10 +178,118 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise InputError(
             "this file is missing or damaged", source=str(path), remedy="run the command that writes it again"
         ) from None
+
+
+def read_object(path: Path, keys: Sequence[str] = (), *, newest: int | None = None) -> dict[str, Any]:
+    """Return the content of a JSON file that holds an object.
+
+    Parameters
+    ----------
+    path : Path
+        The file to read.
+    keys : sequence of str
+        What the object must have.
+    newest : int, optional
+        The newest format that is known; the file's own is its ``format``, and 1 where it has none.
+
+    Returns
+    -------
+    dict
+        The decoded object.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, is not JSON, is something else than an object, lacks one of the keys or has no valid format.
+    NewerFormatError
+        If it is of a newer format.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "metrics.json"
+    >>> write_json(path, {"format": 2})
+    >>> read_object(path, newest=1)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    distilcal.errors.NewerFormatError: ...metrics.json: it is of format 2, this version of distilcal reads up to 1; ...
+    """
+    content = read_json(path)
+    with expected_shape(path):
+        if not isinstance(content, dict):
+            raise TypeError(f"it holds a {type(content).__name__} in place of an object")
+        if newest is not None:
+            check_format(content.get("format", 1), newest, str(path))
+        missing = [key for key in keys if key not in content]
+        if missing:
+            raise KeyError(missing[0])
+    return content
+
+
+def check_format(found: Any, newest: int, source: str) -> None:
+    """Raise an error if something was written in a format that is not known.
+
+    Parameters
+    ----------
+    found : object
+        The format as it was read.
+    newest : int
+        The newest format that is known; they count from 1.
+    source : str
+        The file, for the message.
+
+    Raises
+    ------
+    NewerFormatError
+        If it is of a newer format.
+    InputError
+        If it is no number of a format at all.
+    """
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise InputError("it does not say which format it is of", source=source, remedy="write it again")
+    if found > newest:
+        raise NewerFormatError(
+            f"it is of format {found}, this version of distilcal reads up to {newest}",
+            source=source,
+            remedy="install a newer distilcal, or write it again with this one",
+        )
+
+
+@contextmanager
+def expected_shape(path: Path, remedy: str = "run the command that writes it again") -> Iterator[None]:
+    """Turn what a block raises that reads values out of a stored file, and finds other ones than we write, into an InputError.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for the message.
+    remedy : str
+        What to do about it.
+
+    Raises
+    ------
+    InputError
+        If a key or an entry is missing, or a value is of another type.
+
+    Examples
+    --------
+    >>> with expected_shape(Path("metrics.json")):  # doctest: +ELLIPSIS
+    ...     {"name": "demo"}["stages"]
+    Traceback (most recent call last):
+    distilcal.errors.InputError: metrics.json: this is not what distilcal writes: 'stages' is missing; run ...
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (KeyError, IndexError) as error:
+        reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
+        raise InputError(f"this is not what distilcal writes: {reason}", source=str(path), remedy=remedy) from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"this is not what distilcal writes: {error}", source=str(path), remedy=remedy) from None
 
 
 class NpzArrays:

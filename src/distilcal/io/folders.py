@@ -11,14 +11,15 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from distilcal.io.atomic import write_json
+from distilcal.errors import InputError, NewerFormatError, list_names
+from distilcal.io.atomic import read_object, write_json
+from distilcal.io.parts import part_folder, remove_folder, remove_stale_parts
 
 FORMAT = 1  # increase it when the content stored under a key would come out different
 MANIFEST = "manifest.json"
@@ -90,6 +91,7 @@ def sealed_folder(folder: Path, **facts: Any) -> Iterator[Path]:
 
     Examples
     --------
+    >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "result"
     >>> with sealed_folder(folder, key="k1") as temporary:
     ...     _ = (temporary / "accuracy.txt").write_text("0.9")
@@ -97,27 +99,140 @@ def sealed_folder(folder: Path, **facts: Any) -> Iterator[Path]:
     True
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
-    try:
+    with part_folder(folder) as temporary:
         yield temporary
-        write_json(temporary / MANIFEST, {"format": FORMAT, **facts, "files": _file_digests(temporary)})
-        os.chmod(temporary, 0o755)  # mkdtemp creates private folders
+        write_manifest(temporary, **facts)
         try:
             os.replace(temporary, folder)
         except OSError as error:
             if not _is_already_there(folder, error):
-                raise
-            shutil.rmtree(temporary)  # another process was faster; equal names mean equal content
+                raise  # otherwise another process was faster; equal names mean equal content
         _sync_folder(folder.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+
+
+def write_manifest(folder: Path, **facts: Any) -> None:
+    """Write the checksums of all files of a folder into it, so that `verify_folder` can verify them later.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, whose content is complete.
+    **facts
+        Values to write beside the checksums.
+    """
+    write_json(folder / MANIFEST, {"format": FORMAT, **facts, "files": _file_digests(folder)})
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Put a folder of a sealed folder under another name, with a manifest of its own.
+
+    Files are linked where the disk allows it, and copied elsewhere. A folder that was there is replaced.
+
+    Parameters
+    ----------
+    source : Path
+        A folder in a sealed folder, for instance ``model`` of a stage.
+    target : Path
+        The new folder.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    manifest = read_manifest(source.parent)
+    prefix = f"{source.name}/"
+    own = {name.removeprefix(prefix): value for name, value in manifest["files"].items() if name.startswith(prefix)}
+    with part_folder(target) as temporary:
+        shutil.copytree(source, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
+        if not (source / MANIFEST).exists():
+            write_json(temporary / MANIFEST, {"format": FORMAT, "files": own})
+        remove_folder(target)
+        os.replace(temporary, target)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the content of a folder's manifest.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder written by `sealed_folder`, or one with `write_manifest`.
+
+    Returns
+    -------
+    dict
+        ``files``, the checksums by name, and further facts.
+
+    Raises
+    ------
+    InputError
+        If the manifest is missing, damaged, or of a newer version of distilcal.
+    """
+    manifest = read_object(folder / MANIFEST, newest=FORMAT)
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
+        raise InputError("this manifest has no checksums", source=str(folder / MANIFEST), remedy="write the folder again")
+    return manifest
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """Return the names of the files of a folder that are missing or do not match its manifest; empty if it is intact.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder with a manifest.
+
+    Returns
+    -------
+    list of str
+        Names relative to the folder.
+
+    Raises
+    ------
+    InputError
+        If the manifest is missing, damaged, or of a newer version of distilcal.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "accuracy.txt").write_text("0.9")
+    >>> write_manifest(folder)
+    >>> damaged_files(folder)
+    []
+    >>> _ = (folder / "accuracy.txt").write_text("0.8")
+    >>> damaged_files(folder)
+    ['accuracy.txt']
+    """
+    return [name for name, value in read_manifest(folder)["files"].items() if not _matches(folder / name, value)]
+
+
+def verify_folder(folder: Path, remedy: str = "write it again") -> None:
+    """Raise an InputError if a folder does not match its manifest: what is loaded for use is verified first.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder with a manifest: a sealed folder of the store, or ``model`` and ``dynamics`` of a run's stage.
+    remedy : str
+        What to do about a damaged one.
+
+    Raises
+    ------
+    InputError
+        If the manifest or a file is missing or damaged, or the folder was written by a newer version of distilcal.
+    """
+    damaged = damaged_files(folder)
+    if damaged:
+        raise InputError(f"{list_names(damaged, 3)} missing or damaged (wrong checksum)", source=str(folder), remedy=remedy)
 
 
 def is_intact(folder: Path, **facts: Any) -> bool:
     """Return whether a sealed folder exists and matches its checksums and these facts.
 
-    A folder that does not match is deleted, with a ``DamagedWarning``.
+    A folder that does not match is deleted, with a ``DamagedWarning``, and so is what killed processes left of it.
 
     Parameters
     ----------
@@ -130,29 +245,51 @@ def is_intact(folder: Path, **facts: Any) -> bool:
     -------
     bool
         Whether the folder can be used.
+
+    Raises
+    ------
+    InputError
+        If a newer version of distilcal wrote the folder, which then stays as it is.
     """
+    remove_stale_parts(folder)
     if not folder.exists():
         return False
     if _matches_manifest(folder, {"format": FORMAT, **facts}):
         return True
     warnings.warn(f"{folder} is damaged or of another kind: it is computed again", DamagedWarning, stacklevel=2)
-    shutil.rmtree(folder)
+    remove_folder(folder)
     return False
 
 
 def _matches_manifest(folder: Path, facts: dict[str, Any]) -> bool:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if any(manifest.get(key) != value for key, value in facts.items()):
-            return False
-        return all(file_digest(folder / name) == value for name, value in manifest["files"].items())
-    except (OSError, ValueError, KeyError, AttributeError):  # the manifest or a file is missing or unreadable
+        manifest = read_manifest(folder)
+    except NewerFormatError:
+        raise
+    except InputError:
+        return False
+    if any(manifest.get(key) != value for key, value in facts.items()):
+        return False
+    return all(_matches(folder / name, value) for name, value in manifest["files"].items())
+
+
+def _matches(path: Path, expected: str) -> bool:
+    try:
+        return file_digest(path) == expected
+    except OSError:  # it is missing or cannot be read
         return False
 
 
 def _file_digests(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _is_already_there(folder: Path, error: OSError) -> bool:

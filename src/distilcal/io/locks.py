@@ -1,22 +1,33 @@
-"""Locks between processes."""
+"""Locks between processes, which the operating system frees when a process ends, however it ends."""
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from distilcal.errors import MissingDependencyError, StoreError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+PROBE_SECONDS = 0.05  # longer than `is_locked` in another process holds a lock
+HELD_BY_ANOTHER = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
+
 
 @contextmanager
 def file_lock(path: Path, *, on_wait: Callable[[], None] | None = None, busy: str = "") -> Iterator[None]:
-    """Hold a lock file that the operating system frees when the process ends, however it ends.
+    """Hold a lock file while the block runs, and remove it afterwards.
 
     Parameters
     ----------
     path : Path
-        The lock file; it and its folder are created if needed, and stay.
+        The lock file; it and its folder are created if needed. The file of a process that was killed is taken over.
     on_wait : callable, optional
         Called once if another process holds the lock, before waiting for it. Without it a held lock is an error.
     busy : str
@@ -27,7 +38,7 @@ def file_lock(path: Path, *, on_wait: Callable[[], None] | None = None, busy: st
     StoreError
         If another process holds the lock and ``on_wait`` is missing.
     MissingDependencyError
-        If the ``filelock`` package is not installed.
+        If the system needs the ``filelock`` package, which is not installed.
 
     Examples
     --------
@@ -38,21 +49,139 @@ def file_lock(path: Path, *, on_wait: Callable[[], None] | None = None, busy: st
     ...         pass
     Traceback (most recent call last):
     distilcal.errors.StoreError: another run is using this folder; wait until it ends, or give another folder
+    >>> path.exists()
+    False
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    release = _acquire(path, wait=False)
+    if release is None and on_wait is None:
+        time.sleep(PROBE_SECONDS)
+        release = _acquire(path, wait=False)
+        if release is None:
+            raise StoreError(busy, remedy="wait until it ends, or give another folder")
+    if release is None and on_wait is not None:
+        on_wait()
+        release = _acquire(path, wait=True)
+    assert release is not None
+    try:
+        yield
+    finally:
+        release()
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file or folder until it is closed, unless somebody else has locked it.
+
+    Parameters
+    ----------
+    handle : int
+        Its file descriptor.
+
+    Returns
+    -------
+    bool
+        Whether it is locked now; False if another process, or another descriptor of this one, holds it.
+
+    Raises
+    ------
+    OSError
+        If the system or the file system has no such locks.
+    """
+    if fcntl is None:
+        raise OSError(errno.ENOTSUP, "this system has no locks of open files")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in HELD_BY_ANOTHER:
+            return False
+        raise
+    return True
+
+
+def is_open_at(handle: int, path: Path) -> bool:
+    """Return whether a path still leads to this open file or folder, which another process may have removed or renamed.
+
+    Parameters
+    ----------
+    handle : int
+        Its file descriptor.
+    path : Path
+        The path under which it was opened.
+
+    Returns
+    -------
+    bool
+    """
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds a lock file; False if the file does not exist.
+
+    Parameters
+    ----------
+    path : Path
+        The lock file.
+
+    Returns
+    -------
+    bool
+        On a system that cannot tell, whether the file exists.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        return not try_lock(handle)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+
+
+def _acquire(path: Path, *, wait: bool) -> Callable[[], None] | None:
+    """Take a lock and return what releases it; None if another process holds it and it is not to be waited for."""
+    if fcntl is None:
+        return _acquire_with_filelock(path, wait=wait)
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # another process has removed the folder, which was empty but for the lock
+            path.parent.mkdir(parents=True, exist_ok=True)
+            continue
+        try:
+            if wait:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            elif not try_lock(handle):
+                os.close(handle)
+                return None
+            if is_open_at(handle, path):
+                break
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # whoever held the lock has removed its file: what we hold guards nothing any more
+
+    def release() -> None:
+        with suppress(OSError):
+            path.unlink()  # while the lock is held, so that it is ours
+        os.close(handle)
+
+    return release
+
+
+def _acquire_with_filelock(path: Path, *, wait: bool) -> Callable[[], None] | None:
     try:
         import filelock
     except ImportError:
         raise MissingDependencyError("locks need filelock", remedy="pip install 'distilcal[train]'") from None
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(blocking=wait)
     except filelock.Timeout:
-        if on_wait is None:
-            raise StoreError(busy, remedy="wait until it ends, or give another folder") from None
-        on_wait()
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return None
+    return lock.release

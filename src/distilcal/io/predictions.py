@@ -23,7 +23,7 @@ from distilcal.errors import InputError
 from distilcal.io.answers import is_answer, read_answers
 from distilcal.io.atomic import atomic_write, open_npz
 from distilcal.io.tables import Place, Table, import_pyarrow, stream_records, stream_table, write_csv
-from distilcal.predictions import ROW_SUM_TOLERANCE, Predictions
+from distilcal.predictions import ROW_SUM_TOLERANCE, Predictions, text_array
 
 Unit = Literal["logits", "probs"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -115,8 +115,8 @@ def read_predictions(
     return predictions
 
 
-def write_predictions(predictions: Predictions, path: str | Path) -> None:
-    """Write predictions to a file atomically; ``read_predictions`` reads it back.
+def write_predictions(predictions: Predictions, path: str | Path, *, escape_formulas: bool = True) -> None:
+    """Write predictions to a file atomically; ``read_predictions`` reads the same back.
 
     Parameters
     ----------
@@ -124,6 +124,9 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
         What to write.
     path : str or Path
         A file that ends in .npz, .csv, .tsv, .jsonl or .parquet.
+    escape_formulas : bool, default True
+        Whether ids and labels that a spreadsheet would run get an apostrophe before them in a .csv or .tsv;
+        see ``distilcal.io.tables.write_csv``.
 
     Raises
     ------
@@ -145,10 +148,8 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
             for record in _to_records(predictions):
                 file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
         else:
-            columns = _to_columns(predictions)
             delimiter = "\t" if path.suffix == ".tsv" else ","
-            write_csv(file, [list(columns)], delimiter=delimiter)
-            write_csv(file, zip(*columns.values(), strict=True), delimiter=delimiter)
+            write_csv(file, _to_columns(predictions), delimiter=delimiter, escape_formulas=escape_formulas)
 
 
 def _check_file(path: Path) -> None:
@@ -278,7 +279,7 @@ def _read_table_file(path: Path, unit: Unit | None, tolerance: float) -> tuple[P
     add_rows: Callable[[Table, _Layout, _Parts], None] = _add_records if is_jsonl else _add_columns
     layout: _Layout | None = None
     parts = _Parts()
-    for table in stream_table(path):
+    for table in stream_table(path, exact_names=(*PREFIX.values(), VOTES_PREFIX)):
         if is_jsonl and not len(table):
             break
         if layout is None:
@@ -307,7 +308,14 @@ def _assemble(parts: _Parts, layout: _Layout, tolerance: float) -> Predictions:
     if parts.votes:
         named["label_probs"] = np.concatenate(parts.votes)
     labels = np.concatenate(parts.labels) if parts.labels else None
-    return _build(layout.unit, scores, labels, tolerance, classes=layout.classes, **named)
+    return _build(layout.unit, scores, labels, tolerance, classes=_class_names(layout.classes, labels), **named)
+
+
+def _class_names(names: tuple[str, ...], labels: NDArray[np.str_] | None) -> tuple[str, ...]:
+    """Return the names of classes as the labels have them: spaces at the end of a column's name may belong to it or not."""
+    if labels is None or all(name == name.strip() for name in names):
+        return names
+    return names if np.isin(labels, ("", *names)).all() else tuple(name.strip() for name in names)
 
 
 # ---- one column per class: .csv, .tsv, .parquet ------------------------------------------------------------------------
@@ -348,7 +356,7 @@ def _find_votes(names: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]
 
 def _add_columns(table: Table, layout: _Layout, parts: _Parts) -> None:
     if "id" in layout.keys:
-        parts.ids.append(table.array("id").astype(str))
+        parts.ids.append(_ids(table))
     if layout.unit is None:
         outcomes = table.numbers("correct", words=OUTCOME_WORDS)
         parts.scores.append(np.column_stack([table.numbers("confidence"), outcomes]))
@@ -358,6 +366,16 @@ def _add_columns(table: Table, layout: _Layout, parts: _Parts) -> None:
     parts.scores.append(np.column_stack([table.numbers(name) for name in layout.scores]))
     if layout.votes:
         parts.votes.append(np.column_stack([table.numbers(name) for name in layout.votes]))
+
+
+def _ids(table: Table) -> NDArray[np.str_]:
+    values = table.values("id")
+    if None in values:
+        raise table.missing_value("id", values.index(None))
+    try:
+        return text_array(values, "id")
+    except InputError as error:
+        raise InputError(error.problem, remedy=error.remedy, **table.place(error.row or 0)) from None
 
 
 # ---- one key for all classes: .jsonl -----------------------------------------------------------------------------------
@@ -385,7 +403,7 @@ def _add_records(table: Table, layout: _Layout, parts: _Parts) -> None:
     _check_keys(table, layout.keys)
     if "id" in layout.keys:
         _check_types(table, "id", {str, int}, "neither text nor a number")
-        parts.ids.append(np.array([str(value) for value in table.columns["id"]]))
+        parts.ids.append(_ids(table))
     if layout.unit is None:
         _check_types(table, "confidence", {int, float}, "not a number")
         _check_types(table, "correct", {int, float, bool}, "neither true, false, 1 nor 0")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from distilcal.io.folders import digest, is_intact, sealed_folder
 from distilcal.io.locks import file_lock
+from distilcal.io.parts import SUFFIX, remove_if_stale
 
 ComputeRows = Callable[[NDArray[np.int64]], Mapping[str, NDArray[Any]]]
 
@@ -101,6 +102,8 @@ class RowCache:
 
     def _store(self, keys: NDArray[np.str_], arrays: Mapping[str, NDArray[Any]]) -> None:
         name = digest([keys.tolist(), sorted(arrays)])
+        for part in self.folder.glob(f".*{SUFFIX}"):  # of killed processes, which may have been about other rows
+            remove_if_stale(part)
         with sealed_folder(self.folder / name, owner=self.owner) as folder:
             np.save(folder / "keys.npy", keys.astype("S"))  # sorted, as np.unique returned them
             for key, array in arrays.items():

@@ -1,6 +1,6 @@
-"""The one reader of tables: ``.csv``, ``.tsv`` and ``.jsonl``, also compressed as ``.gz`` or ``.xz``, and ``.parquet``.
+"""The one reader of tables, ``.csv``, ``.tsv`` and ``.jsonl``, also compressed as ``.gz`` or ``.xz``, and ``.parquet``.
 
-``read_table`` returns a whole file, ``stream_table`` parts of one that need little memory at a time. Every fault is an
+And the one writer of CSV. ``read_table`` returns a whole file, ``stream_table`` parts of one. Every fault is an
 InputError that names the file, the line (of a parquet file the row) and the remedy. To add a format, write a generator of
 Tables like ``_stream_csv`` and enter it in ``stream_table``.
 """
@@ -11,6 +11,7 @@ import csv
 import gzip
 import json
 import lzma
+import re
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,9 @@ COMPRESSED = (".gz", ".xz")
 CHUNK_ROWS = 20_000  # of a text file, held as Python objects
 PARQUET_CHUNK_ROWS = 200_000
 csv.field_size_limit(1 << 27)  # a document may be long
+ESCAPED = "distilcal_escaped"  # the column of a .csv that tells in which rows texts have an apostrophe before them
+FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Place(TypedDict, total=False):
@@ -97,11 +101,28 @@ class Table:
 
     def texts(self, name: str) -> list[str]:
         """Return a column as strings; a missing or blank value is an InputError."""
-        values = self.values(name)
+        values = self._single_values(name)
         for row, value in enumerate(values):
             if is_blank(value):
-                raise self._missing_value(name, row)
-        return [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values]
+                raise self.missing_value(name, row)
+        return [str(value) for value in values]
+
+    def _single_values(self, name: str) -> list[Any]:
+        """The values of a column as Python objects, bytes as text; lists and objects in it are an InputError."""
+        values = self.values(name)
+        for row, value in enumerate(values):
+            if isinstance(value, list | dict):
+                kind = "a list" if isinstance(value, list) else "an object"
+                raise InputError(f"{kind} in column {name!r}", remedy="give a text or a number", **self.place(row))
+            if isinstance(value, bytes):
+                values[row] = self._decode(name, row, value)
+        return values
+
+    def _decode(self, name: str, row: int, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise InputError(f"column {name!r} is not UTF-8", remedy="save it as UTF-8", **self.place(row)) from None
 
     def array(self, name: str) -> NDArray[Any]:
         """Return a column as a NumPy array; a missing value is an InputError."""
@@ -109,23 +130,19 @@ class Table:
         column: Any = self.columns[name]
         if not _is_arrow(column):
             if None in column:
-                raise self._missing_value(name, column.index(None))
+                raise self.missing_value(name, column.index(None))
             return np.asarray(column)
         with _arrow_errors(self.source):
             if column.null_count:
-                raise self._missing_value(name, column.is_null().to_pylist().index(True))
+                raise self.missing_value(name, column.is_null().to_pylist().index(True))
             if hasattr(column, "dictionary_decode"):
                 column = column.dictionary_decode()
             return np.asarray(column.to_numpy(zero_copy_only=False))
 
     def text_array(self, name: str) -> NDArray[np.str_]:
         """Return a column as a NumPy array of strings, empty where a value is missing."""
-        self.require(name)
-        column: Any = self.columns[name]
-        is_complete = column.null_count == 0 if _is_arrow(column) else None not in column
-        if is_complete:
-            return self.array(name).astype(str)
-        return np.array(["" if value is None else str(value) for value in self.values(name)], dtype=np.str_)
+        values = self._single_values(name)
+        return np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
 
     def numbers(self, name: str, words: Mapping[str, float] | None = None) -> NDArray[np.float64]:
         """Return a column as float64; what is not a number is an InputError.
@@ -153,7 +170,7 @@ class Table:
         except (ValueError, TypeError, OverflowError):
             raise self._not_a_number(name, values) from None
         if np.isnan(numbers).any() and None in values:
-            raise self._missing_value(name, list(values).index(None))
+            raise self.missing_value(name, list(values).index(None))
         return numbers
 
     def select(self, rows: Sequence[int]) -> Table:
@@ -164,13 +181,14 @@ class Table:
             columns[name] = [values[row] for row in rows]
         return Table(self.source, columns, [self.lines[row] for row in rows] if self.lines else ())
 
-    def _missing_value(self, name: str, row: int) -> InputError:
+    def missing_value(self, name: str, row: int) -> InputError:
+        """Return the error of a row without a value in a column."""
         return InputError(f"column {name!r} has no value", remedy="fill or drop the row", **self.place(row))
 
     def _not_a_number(self, name: str, values: Sequence[Any]) -> InputError:
         row = next(row for row, value in enumerate(values) if not _is_number(value))
         return InputError(
-            f"{values[row]!r} in column {name!r} is not a number", remedy="fix the value or drop the row", **self.place(row)
+            f"{values[row]!r:.80} in column {name!r} is not a number", remedy="fix the value or drop the row", **self.place(row)
         )
 
 
@@ -261,13 +279,17 @@ def read_table(path: str | Path, *, quoted: bool = True, header: Sequence[str] |
     return Table(str(path), columns, lines)
 
 
-def stream_table(path: str | Path, *, quoted: bool = True, header: Sequence[str] | None = None) -> Iterator[Table]:
+def stream_table(
+    path: str | Path, *, quoted: bool = True, header: Sequence[str] | None = None, exact_names: tuple[str, ...] = ()
+) -> Iterator[Table]:
     """Read a table in parts of consecutive rows, so that a large file needs little memory.
 
     Parameters
     ----------
     path, quoted, header
         As for ``read_table``.
+    exact_names : tuple of str
+        Beginnings of column names whose last spaces belong to the name. Other names are read without spaces around them.
 
     Yields
     ------
@@ -289,7 +311,8 @@ def stream_table(path: str | Path, *, quoted: bool = True, header: Sequence[str]
         elif kind == ".jsonl":
             yield from _stream_jsonl(path)
         else:
-            yield from _stream_csv(path, delimiter="\t" if kind == ".tsv" else ",", quoted=quoted, header=header)
+            delimiter = "\t" if kind == ".tsv" else ","
+            yield from _stream_csv(path, delimiter=delimiter, quoted=quoted, header=header, exact_names=exact_names)
 
 
 def stream_records(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -312,22 +335,91 @@ def stream_records(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from _parse_jsonl(path)
 
 
-def write_csv(file: BinaryIO, rows: Iterable[Iterable[Any]], *, delimiter: str = ",") -> None:
-    """Write rows to a binary file as UTF-8 CSV with Unix line ends.
+def write_csv(
+    file: BinaryIO, columns: Mapping[str, Iterable[Any]], *, delimiter: str = ",", escape_formulas: bool = True
+) -> None:
+    """Write columns to a binary file as UTF-8 CSV with Unix line ends; `read_table` reads the same values back as text.
+
+    A spreadsheet runs cells that begin with ``=``, ``+``, ``-`` or ``@``. Texts that do, numbers excepted, get an apostrophe
+    before them, and a column ``distilcal_escaped`` tells the rows that have such cells: 1, else 0. `read_table` takes the
+    apostrophes away again, in these rows only. Without such texts there is no such column.
 
     Parameters
     ----------
     file : BinaryIO
         The open file; it stays open.
-    rows : iterable of iterables
-        The rows, the header first.
+    columns : mapping of str to iterable
+        The values by column, all of one length. None is an empty cell; numbers are never changed.
     delimiter : str
         What separates fields.
+    escape_formulas : bool, default True
+        False writes texts as they are, for programs that know nothing of the apostrophe.
+
+    Raises
+    ------
+    InputError
+        If a text cannot be written in UTF-8, or a column has the name of ours.
+
+    Examples
+    --------
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> write_csv(file, {"id": ["=1+1", "-5", "a"], "count": [-1, 2, 3]})
+    >>> print(file.getvalue().decode(), end="")
+    id,count,distilcal_escaped
+    '=1+1,-1,1
+    -5,2,0
+    a,3,0
     """
+    if ESCAPED in columns:
+        raise InputError(f"the name of the column {ESCAPED!r} has a meaning of its own", remedy="rename it")
+    lists = {name: _as_list(values) for name, values in columns.items()}
+    names: list[Any] = list(lists)
+    rows: Iterable[Sequence[Any]] = zip(*lists.values(), strict=True)
+    if escape_formulas and any(_holds_formulas(values) for values in (names, *lists.values())):
+        names = [*map(_escape, names), ESCAPED]
+        rows = ([*map(_escape, row), int(_holds_formulas(row))] for row in rows)
     text = TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(rows)
-    text.flush()
-    text.detach()
+    writer = csv.writer(_UnixLines(text), delimiter=delimiter, lineterminator="\r\n")
+    try:
+        writer.writerow(names)
+        writer.writerows(rows)
+        text.flush()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{error.object!r:.80} is not readable text", remedy="replace what is no character") from None
+    finally:
+        text.detach()
+
+
+@dataclass(frozen=True)
+class _UnixLines:
+    """A file for csv.writer, which quotes a carriage return only if that is part of the line end: the end is shortened here."""
+
+    file: TextIO
+
+    def write(self, line: str) -> int:
+        return self.file.write(f"{line[:-2]}\n")
+
+
+def _as_list(values: Iterable[Any]) -> list[Any]:
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _holds_formulas(values: Iterable[Any]) -> bool:
+    return any(isinstance(value, str) and _is_formula(value) for value in values)
+
+
+def _is_formula(text: str) -> bool:
+    """Whether a spreadsheet may run a cell with this text, or an apostrophe before it would be taken for our own."""
+    return FORMULA.match(text) is not None and NUMBER.fullmatch(text) is None
+
+
+def _escape(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
+
+
+def _unescape(text: str) -> str:
+    return text[1:] if text.startswith("'") and _is_formula(text[1:]) else text
 
 
 def import_pyarrow() -> tuple[Any, Any]:
@@ -343,12 +435,14 @@ def import_pyarrow() -> tuple[Any, Any]:
 # ---- text files --------------------------------------------------------------------------------------------------------
 
 
-def _stream_csv(path: Path, *, delimiter: str, quoted: bool, header: Sequence[str] | None) -> Iterator[Table]:
+def _stream_csv(
+    path: Path, *, delimiter: str, quoted: bool, header: Sequence[str] | None, exact_names: tuple[str, ...]
+) -> Iterator[Table]:
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     with _open_text(path) as file:
         reader = csv.reader(file, delimiter=delimiter, quoting=cast(Any, quoting), strict=quoted)
         try:
-            names = [name.strip() for name in next(reader, [])] if header is None else list(header)
+            names = _header_names(next(reader, []), exact_names) if header is None else list(header)
             _check_names(names, path, line=1)
             rows: list[list[str]] = []
             lines = array("q")
@@ -380,9 +474,25 @@ def _stream_csv(path: Path, *, delimiter: str, quoted: bool, header: Sequence[st
             yield _table_of_rows(path, names, rows, lines, first_row)
 
 
+def _header_names(names: Sequence[str], exact_names: tuple[str, ...]) -> list[str]:
+    """Return the names of columns without the spaces around them, except those that end a name with one of the prefixes."""
+    stripped = [name.lstrip() if name.lstrip().startswith(exact_names) else name.strip() for name in names]
+    return [_unescape(name) for name in stripped] if ESCAPED in stripped else stripped
+
+
 def _table_of_rows(path: Path, names: list[str], rows: list[list[str]], lines: Sequence[int], first_row: int) -> Table:
-    columns: Iterable[Sequence[str]] = zip(*rows, strict=True) if rows else [()] * len(names)
-    return Table(str(path), dict(zip(names, columns, strict=True)), lines, first_row)
+    values: Iterable[Sequence[str]] = zip(*rows, strict=True) if rows else [()] * len(names)
+    columns = dict(zip(names, values, strict=True))
+    escaped = columns.pop(ESCAPED, None)
+    table = Table(str(path), columns, lines, first_row)
+    if escaped is None:
+        return table
+    for row, value in enumerate(escaped):
+        if value not in ("0", "1"):
+            raise InputError(f"{value!r} in column {ESCAPED!r} is neither 0 nor 1", remedy="fix it", **table.place(row))
+    for name, cells in columns.items():
+        columns[name] = [_unescape(cell) if flag == "1" else cell for cell, flag in zip(cells, escaped, strict=True)]
+    return table
 
 
 def _stream_jsonl(path: Path) -> Iterator[Table]:

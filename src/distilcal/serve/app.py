@@ -182,6 +182,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        redirect_slashes=False,  # the address of a redirect would be the Host that the client names
         exception_handlers={HTTPException: _http_error, Exception: _internal_error},
     )
     app.add_middleware(SecurityHeaders)
@@ -474,11 +475,13 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     Raises
     ------
     HTTPException
-        413 if the body is larger, 408 if it takes longer than ``BODY_SECONDS``, 400 if the client leaves.
+        413 if the body is larger, 408 if it takes longer than ``BODY_SECONDS``, 400 if the client leaves or states two lengths.
     """
     # The connection cannot be used again: the rest of the body is not read.
     close = {"Connection": "close"}
     too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send fewer examples at a time", close)
+    if "transfer-encoding" in request.headers and "content-length" in request.headers:
+        raise HTTPException(400, "a request has a Content-Length or a Transfer-Encoding, not both", close)  # RFC 9112, 6.1
     declared = request.headers.get("content-length", "0")
     if not (declared.isascii() and declared.isdigit()):
         raise HTTPException(400, "the Content-Length is not a number", close)

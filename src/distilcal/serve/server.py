@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from distilcal.errors import InputError
 from distilcal.inference import Student
-from distilcal.serve.app import MAX_DEFERRED, MAX_REQUESTS, create_app
+from distilcal.serve.app import HEADERS, MAX_DEFERRED, MAX_REQUESTS, create_app
 
 HEAD_SECONDS = 10.0  # in which a client must have sent the head of a request
 KEEP_ALIVE_SECONDS = 5
 STOP_SECONDS = 10  # that running requests get after SIGTERM
 BACKLOG = 2048
 IDLE_CONNECTIONS = 256  # beside those of the requests under way
+REFUSED_CONNECTIONS = 128  # beside all of these: whose requests are refused; still more are closed at once
+SEND_SECONDS = 30.0  # in which a client must have taken what it was sent
+BUSY = {"error": "too many connections are open; try again later"}
 
 
 class TimedHttp(H11Protocol):
-    """HTTP that closes a connection on which no whole head of a request arrives in time; uvicorn alone would wait forever."""
+    """HTTP that closes a connection whose client sends no whole head of a request, or takes no answer, in time.
+
+    uvicorn alone would wait forever, and accept any number of connections.
+    """
 
     _timer: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock of the first request."""
         super().connection_made(transport)
         self._start_timer()
+        assert self.limit_concurrency is not None
+        if len(self.connections) >= self.limit_concurrency:  # before uvicorn would refuse its requests
+            transport.abort()
+
+    def pause_writing(self) -> None:
+        """Start the clock of a client that does not take its answer."""
+        super().pause_writing()
+        self._send_timer = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop it."""
+        super().resume_writing()
+        if self._send_timer is not None:
+            self._send_timer.cancel()
 
     def on_response_complete(self) -> None:
         """Start the clock of the next request."""
@@ -38,9 +65,10 @@ class TimedHttp(H11Protocol):
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Stop the clocks."""
+        for timer in (self._timer, self._send_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def _start_timer(self) -> None:
@@ -51,6 +79,29 @@ class TimedHttp(H11Protocol):
     def _close_if_no_request(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
+
+
+class ConnectionLimit:
+    """Middleware that refuses requests with 503 while too many connections are open.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What answers the others.
+    max_connections : int
+        How many may be open.
+    """
+
+    def __init__(self, app: ASGIApp, max_connections: int):
+        self.app = app
+        self.max_connections = max_connections
+        self.connections: Sized = ()  # those of the server, which exists later
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self.app
+        if scope["type"] == "http" and len(self.connections) > self.max_connections:
+            app = JSONResponse(BUSY, 503, headers={**HEADERS, "Retry-After": "1", "Connection": "close"})
+        await app(scope, receive, send)
 
 
 def serve(
@@ -65,8 +116,8 @@ def serve(
 ) -> None:
     """Serve a student over HTTP until the process is asked to stop.
 
-    SIGTERM and Ctrl+C let requests that run finish for up to ten seconds. A client has ten seconds for the head and ten for the
-    body of a request.
+    SIGTERM, SIGHUP and Ctrl+C let requests that run finish for up to ten seconds. A client has ten seconds for the head and
+    ten for the body of a request, and thirty to take what it is sent.
 
     Parameters
     ----------
@@ -96,7 +147,32 @@ def serve(
         if on_start is not None:
             shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
             on_start(f"http://{shown}:{listener.getsockname()[1]}")
-        build_server(app, max_requests, access_log=access_log).run(sockets=[listener])
+        server = build_server(app, max_requests, access_log=access_log)
+        with _stop_on_hangup(server):
+            server.run(sockets=[listener])
+
+
+@contextmanager
+def _stop_on_hangup(server: uvicorn.Server) -> Iterator[None]:
+    """Let SIGHUP stop a server as SIGTERM does, which uvicorn handles by itself; the caller's handler comes afterwards."""
+    number = getattr(signal, "SIGHUP", None)  # not on Windows
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if number is None or not is_main_thread or signal.getsignal(number) == signal.SIG_IGN:
+        yield
+        return
+    received = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        server.should_exit = True
+
+    previous = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        signal.signal(number, previous)
+    if received:
+        signal.raise_signal(number)
 
 
 def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: bool = False) -> uvicorn.Server:
@@ -116,19 +192,23 @@ def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: 
     uvicorn.Server
         Its ``run(sockets=[...])`` serves until ``should_exit`` is set or a signal comes.
     """
+    max_connections = max_requests + MAX_DEFERRED + IDLE_CONNECTIONS
+    limited = ConnectionLimit(app, max_connections)
     config = uvicorn.Config(
-        app,
+        limited,
         http=TimedHttp,
         ws="none",
         log_level="info" if access_log else "error",  # a warning for every invalid request would fill disks
         access_log=access_log,
         server_header=False,
         backlog=BACKLOG,
-        limit_concurrency=max_requests + MAX_DEFERRED + IDLE_CONNECTIONS,
+        limit_concurrency=max_connections + REFUSED_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    return uvicorn.Server(config)
+    server = uvicorn.Server(config)
+    limited.connections = server.server_state.connections
+    return server
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,10 +1,12 @@
-"""The state of a training run on disk: safetensors files, written to a temporary name and renamed, no pickle.
+"""The state of a training run on disk: safetensors files with checksums, written to a temporary name and renamed, no pickle.
 
-A file contains the key of the run it belongs to; another run's file, or a damaged one, is not used.
+Two generations are kept, ``last.safetensors`` and ``previous.safetensors``. Each holds all that training resumes from: the
+state after an epoch and the weights of the best epoch so far. A damaged one is not used, and neither is one of another run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import warnings
@@ -19,10 +21,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from distilcal.dynamics import Recorder
-from distilcal.errors import InputError
+from distilcal.errors import StoreError
+from distilcal.io.atomic import check_format
 from distilcal.io.folders import DamagedWarning
 
-LAST, BEST = "last.safetensors", "best.safetensors"
+LAST, PREVIOUS = "last.safetensors", "previous.safetensors"
+FORMAT = 2  # of these files; 1 had no checksums
+NETWORK = "network/"  # before the names of the weights after the last epoch
+BEST = "best/"  # before the names of the best epoch's weights, where that is not the last one
 
 
 @dataclass
@@ -32,7 +38,7 @@ class Checkpoint:
     Parameters
     ----------
     folder : Path or None
-        Where the files are; None keeps the best weights in memory, and nothing can be resumed.
+        Where the files are; None saves nothing, and nothing can be resumed.
     key : str
         Hash of the run; files with another key are ignored with a warning.
     network : nn.Module
@@ -51,17 +57,36 @@ class Checkpoint:
     def resume(
         self, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], recorder: Recorder | None = None
     ) -> list[dict[str, Any]]:
-        """Restore the state after the last saved epoch and return the history up to it; empty if there is none."""
+        """Restore the state after the last saved epoch and return the history up to it; empty if there is none.
+
+        If the last state is damaged, training resumes from the one before, with a DamagedWarning.
+        """
         if self.folder is None:
             return []
-        last = load_tensors(self.folder / LAST, self.key)
-        best = load_tensors(self.folder / BEST, self.key)
-        if last is None or best is None:
-            return []
-        tensors, facts = last
-        restore_training_state(tensors, self.network, optimizer, losses, recorder)
-        history: list[dict[str, Any]] = facts["history"]
-        return history
+        for name in (LAST, PREVIOUS):
+            saved = self._load(self.folder / name)
+            if saved is not None:
+                tensors, facts = saved
+                restore_training_state(tensors, self.network, optimizer, losses, recorder)
+                best = _with_prefix(tensors, BEST) or _with_prefix(tensors, NETWORK)
+                self.best_weights = {name: value.clone() for name, value in best.items()}  # not a map of the file
+                history: list[dict[str, Any]] = facts["history"]
+                return history
+        return []
+
+    def _load(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """A saved state, or None. An unusable one is removed, so that it does not take the place of the one before."""
+        try:
+            return load_tensors(path, self.key)
+        except StoreError as error:
+            before = path.with_name(PREVIOUS)
+            if path != before and before.exists():
+                then = "training resumes from the checkpoint before it"
+            else:
+                then = "training starts from the beginning"
+            warnings.warn(f"{path}: {error.problem}: {then}", DamagedWarning, stacklevel=2)
+            path.unlink(missing_ok=True)
+            return None
 
     def save(
         self,
@@ -71,28 +96,29 @@ class Checkpoint:
         recorder: Recorder | None = None,
         *,
         is_best: bool,
+        write: bool = True,
     ) -> None:
-        """Save the state after an epoch, and the weights as the best ones if they are."""
-        if self.folder is None:
-            if is_best:
-                weights = self.network.state_dict()
-                self.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
-            return
-        # The best weights first: if the process ends between the two files, this epoch is trained again.
-        if is_best:
-            save_tensors(self.folder / BEST, self.network.state_dict(), {"key": self.key, "epoch": len(history) - 1})
-        state = training_state(self.network, optimizer, losses, recorder)
-        save_tensors(self.folder / LAST, state, {"key": self.key, "history": history})
+        """Keep the weights after an epoch if they are the best ones, and save the state.
 
-    def load_best(self, epoch: int) -> None:
-        """Give the network the weights of the best epoch."""
-        if self.folder is None:
-            self.network.load_state_dict(self.best_weights)
+        With ``write=False`` no file is written: of several processes all keep the best weights, and one writes.
+        """
+        if is_best:
+            weights = self.network.state_dict()
+            self.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
+        if self.folder is None or not write:
             return
-        saved = load_tensors(self.folder / BEST, self.key)
-        if saved is None or saved[1]["epoch"] != epoch:
-            raise InputError("the weights of the best epoch are missing", source=str(self.folder), remedy="run again")
-        self.network.load_state_dict(saved[0])
+        state = training_state(self.network, optimizer, losses, recorder)
+        if not is_best:
+            state |= {f"{BEST}{name}": value for name, value in self.best_weights.items()}
+        last = self.folder / LAST
+        new = save_aside(last, state, {"key": self.key, "history": history})
+        if last.exists():
+            os.replace(last, self.folder / PREVIOUS)
+        os.replace(new, last)
+
+    def load_best(self) -> None:
+        """Give the network the weights of the best epoch."""
+        self.network.load_state_dict(self.best_weights)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -112,48 +138,102 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     OSError
         If the file cannot be written.
     """
+    os.replace(save_aside(path, tensors, facts), path)
+
+
+def save_aside(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
+    """Save tensors and JSON facts, with their checksum, in a temporary file beside ``path``, and return its name.
+
+    Parameters
+    ----------
+    path : Path
+        The file that the temporary one is to replace.
+    tensors : mapping of str to Tensor
+        The tensors by name.
+    facts : mapping of str to object
+        Values that JSON can hold.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.part")
+    tensors = _without_shared_memory(tensors)
+    text = json.dumps({"format": FORMAT, **facts})
     try:
-        save_file(_without_shared_memory(tensors), temporary, {"facts": json.dumps(facts)})
+        save_file(tensors, temporary, {"facts": text, "digest": _digest(tensors, text)})
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, path)
     except SafetensorError as error:
         temporary.unlink(missing_ok=True)
         raise OSError(None, f"{path.name} could not be written ({error})") from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    return temporary
 
 
-def load_tensors(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Load what `save_tensors` wrote for this key.
-
-    A damaged file or another run's causes a DamagedWarning.
+def load_tensors(path: Path, key: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Load what `save_tensors` wrote for this key, and verify its checksum.
 
     Parameters
     ----------
     path : Path
         The file.
-    key : str
-        The hash that the file's facts must have as ``key``.
+    key : str, optional
+        The hash that the file's facts must have as ``key``; by default any.
 
     Returns
     -------
     tuple of dict and dict, or None
-        The tensors by name and the facts; None if the file does not exist, is damaged or belongs to another run.
+        The tensors by name and the facts; None if the file does not exist.
+
+    Raises
+    ------
+    StoreError
+        If the file is damaged, of an earlier version or of another run.
+    NewerFormatError
+        If it is of a newer version.
     """
-    if not path.exists():
-        return None
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()["facts"])
-            if facts["key"] != key:
-                raise ValueError("of another run")
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
-        warnings.warn(f"{path} is damaged or of another run: training starts from the beginning", DamagedWarning, stacklevel=2)
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
         return None
+    except (SafetensorError, OSError, *_DAMAGE):
+        raise _unusable(path, "damaged") from None
+    text = metadata.get("facts", "")
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        raise _unusable(path, "damaged") from None
+    if isinstance(facts, dict) and "digest" not in metadata and "format" not in facts:
+        raise _unusable(path, "of an earlier version")
+    if metadata.get("digest") != _digest(tensors, text):
+        raise _unusable(path, "damaged")
+    check_format(facts.get("format"), FORMAT, str(path))
+    if key is not None and facts.get("key") != key:
+        raise _unusable(path, "of another run")
+    return tensors, facts
+
+
+# What safetensors and torch raise beside their own errors for a header that a damaged byte has changed.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError)
+
+
+def _unusable(path: Path, what: str) -> StoreError:
+    return StoreError(f"this checkpoint is {what}", source=str(path), remedy="remove it")
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """A hash of the facts and of names, types, shapes and content of all tensors."""
+    result = hashlib.blake2b(text.encode(), digest_size=16)
+    for name, value in sorted(tensors.items()):
+        result.update(f"\0{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
+        result.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return result.hexdigest()
 
 
 def training_state(
@@ -180,7 +260,7 @@ def training_state(
     state: dict[str, Tensor] = {}
     if recorder is not None:
         state |= {f"dynamics/{name}": torch.from_numpy(value) for name, value in recorder.state().items()}
-    state |= {f"network/{name}": value for name, value in network.state_dict().items()}
+    state |= {f"{NETWORK}{name}": value for name, value in network.state_dict().items()}
     for i, loss in enumerate(losses):
         state |= {f"loss/{i}/{name}": value for name, value in loss.state_dict().items()}
     for index, values in optimizer.state_dict()["state"].items():
@@ -214,7 +294,7 @@ def restore_training_state(
     """
     if recorder is not None:
         recorder.restore({name: value.numpy() for name, value in _with_prefix(state, "dynamics/").items()})
-    network.load_state_dict(_with_prefix(state, "network/"))
+    network.load_state_dict(_with_prefix(state, NETWORK))
     for i, loss in enumerate(losses):
         loss.load_state_dict(_with_prefix(state, f"loss/{i}/"))
     by_parameter: dict[int, dict[str, Tensor]] = {}

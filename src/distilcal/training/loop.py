@@ -40,6 +40,7 @@ from distilcal.training.teacher import Features, align_teacher
 from distilcal.views import VIEWS, Batch, StepContext, Term, View
 
 DEV_METRICS = ("accuracy", "nll", "ece", "brier", "entropy")  # in the history after every epoch, beside calibrated_nll
+FOLLOWED_PARTS = 10  # into which an epoch is divided for the terms that are only followed
 PROGRESS_INTERVAL = 0.2  # seconds between two calls of on_progress
 DEV_BATCH = 128  # examples per forward pass on dev
 
@@ -79,7 +80,8 @@ class TrainingResult:
     Attributes
     ----------
     history : list of dict
-        One entry per epoch: epoch, losses, lr, dev, seconds.
+        One entry per epoch: epoch, losses, lr, dev, seconds; with terms of weight 0, which are followed and not minimised,
+        also followed: their means over successive parts of the epoch.
     best_epoch : int
         The epoch that is best on dev, from 0.
     seconds : float
@@ -228,7 +230,7 @@ def fit(
             _start_epoch(loss_modules, epoch, settings.epochs)
             batches = _epoch_batches(setup, train_batches.lengths, epoch)
             steps = len(batches)
-            means = _LossMeans(_distinct_names(terms), epoch)
+            means = _LossMeans(_distinct_names(terms), epoch, [term.weight == 0 for term in terms])
             last_report = time.perf_counter()
             network.train()
             for step, rows in enumerate(batches):
@@ -261,16 +263,18 @@ def fit(
             dev_metrics = _dev_metrics(predictions)
             seconds = time.perf_counter() - epoch_start
             history.append({"epoch": epoch, "losses": mean_losses, "lr": learning_rate, "dev": dev_metrics, "seconds": seconds})
+            followed = means.followed()
+            if followed:
+                history[-1]["followed"] = followed
             is_best = _best_epoch(history, settings) == epoch
-            if accelerator.is_main_process or checkpoint_dir is None:  # in memory each process keeps its own
-                checkpoint.save(history, optimizer, loss_modules, recorder, is_best=is_best)
+            checkpoint.save(history, optimizer, loss_modules, recorder, is_best=is_best, write=accelerator.is_main_process)
             if on_epoch is not None and accelerator.is_main_process:
                 on_epoch(history[-1])
             accelerator.wait_for_everyone()
 
     accelerator.unwrap_model(network, keep_fp32_wrapper=False)
     best_epoch = _best_epoch(history, settings)
-    checkpoint.load_best(best_epoch)
+    checkpoint.load_best()
     classifier.network.eval()
     classifier.new_head = False
     return TrainingResult(history, best_epoch, time.perf_counter() - start_time, resumed_at)
@@ -343,8 +347,9 @@ class _LossMeans:
     Values stay on their device until means are computed: reading one in every step would make a GPU wait.
     """
 
-    def __init__(self, names: Sequence[str], epoch: int):
-        self.names, self.epoch = names, epoch
+    def __init__(self, names: Sequence[str], epoch: int, is_followed: Sequence[bool]):
+        self.names, self.epoch, self.is_followed = names, epoch, is_followed
+        self.by_step: list[Tensor] = []  # (steps, terms), kept if a term is followed
         self.sums = torch.zeros(len(names), dtype=torch.float64)
         self.rows = torch.zeros(len(names), dtype=torch.float64)
         self.pending: list[StepLosses] = []
@@ -358,6 +363,8 @@ class _LossMeans:
             counts = torch.tensor([losses.counts for losses in self.pending], dtype=torch.float64)
             values: list[Tensor] = [value for losses in self.pending for value in losses.values]
             by_step = torch.stack(values).double().cpu().view(len(counts), -1)
+            if any(self.is_followed):
+                self.by_step.append(by_step)
             self.sums += (by_step * counts).sum(dim=0)
             self.rows += counts.sum(dim=0)
             self.pending.clear()
@@ -369,6 +376,15 @@ class _LossMeans:
                     remedy="lower lr, or check the settings of the loss",
                 )
         return means
+
+    def followed(self) -> dict[str, list[float]]:
+        """The means of the followed terms over successive parts of the epoch, in which steps count alike."""
+        if not self.by_step:
+            return {}
+        by_step = torch.cat(self.by_step)
+        parts = [part.mean(dim=0).tolist() for part in by_step.tensor_split(min(FOLLOWED_PARTS, len(by_step)))]
+        columns = [list(column) for column in zip(*parts, strict=True)]
+        return {name: column for name, column, chosen in zip(self.names, columns, self.is_followed, strict=True) if chosen}
 
 
 def _predict_dev(classifier: Classifier, dev: Dataset, batches: Batches, accelerator: Any) -> Predictions:

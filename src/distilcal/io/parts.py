@@ -1,0 +1,220 @@
+"""Files and folders under way: written under a temporary name, ``.NAME.TOKEN.part``, and renamed when they are complete.
+
+Who writes one holds a lock on it, which the operating system frees when the process ends. So what a killed process has left
+behind is told from what another process is writing now, and the next one that writes the same name removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from distilcal.io.locks import is_open_at, try_lock
+
+SUFFIX = ".part"
+PART_NAME = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)  # the letters that tempfile uses
+
+
+@contextmanager
+def part_file(path: Path) -> Iterator[tuple[int, Path]]:
+    """Create a temporary file beside ``path``, held by this process while the block runs.
+
+    Parameters
+    ----------
+    path : Path
+        The file that it is to become. Temporary files of it that killed processes have left are removed.
+
+    Yields
+    ------
+    handle : int
+        The open file, which the caller closes.
+    part : Path
+        Its name. It is removed at the end of the block unless it was renamed.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+    """
+    remove_stale_parts(path)
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=SUFFIX)
+        part = Path(name)
+        held = os.dup(handle)  # keeps the lock when the caller has closed the file, before it is renamed
+        if _hold(held, part):
+            break
+        os.close(held)
+        os.close(handle)
+    try:
+        yield handle, part
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        os.close(held)
+
+
+@contextmanager
+def part_folder(folder: Path) -> Iterator[Path]:
+    """Create a temporary folder beside ``folder``, held by this process while the block runs.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder that it is to become. Temporary folders of it that killed processes have left are removed.
+
+    Yields
+    ------
+    Path
+        The temporary folder. It is removed at the end of the block unless it was renamed.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+
+    Examples
+    --------
+    >>> target = Path(tempfile.mkdtemp()) / "result"
+    >>> with part_folder(target) as part:
+    ...     _ = (part / "a.txt").write_text("a")
+    ...     _ = part.rename(target)
+    >>> [path.name for path in target.parent.iterdir()]
+    ['result']
+    """
+    remove_stale_parts(folder)
+    while True:
+        part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=SUFFIX))
+        held = _open(part)
+        if held is None or _hold(held, part):
+            break
+        os.close(held)
+    try:
+        os.chmod(part, 0o755)  # mkdtemp creates private folders
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def remove_stale_parts(path: Path) -> None:
+    """Remove the temporary files and folders of a name that killed processes have left.
+
+    Parameters
+    ----------
+    path : Path
+        The complete file or folder, which may not exist.
+    """
+    prefix = f".{path.name}."
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(prefix) and entry.name.endswith(SUFFIX)]
+        for name in names:
+            if is_part_of(name, path.name):
+                remove_if_stale(path.parent / name)
+
+
+def is_part_of(name: str, of: str) -> bool:
+    """Return whether this is the name of a temporary file or folder of another one.
+
+    Parameters
+    ----------
+    name : str
+        The name that may be temporary.
+    of : str
+        The name of the complete file or folder.
+
+    Examples
+    --------
+    >>> is_part_of(".metrics.json.ab12cd_9.part", "metrics.json")
+    True
+    """
+    match = PART_NAME.fullmatch(name)
+    return match is not None and match[1] == of
+
+
+def is_stale(part: Path) -> bool:
+    """Return whether no process holds a temporary file or folder any more.
+
+    Parameters
+    ----------
+    part : Path
+        The temporary file or folder.
+
+    Returns
+    -------
+    bool
+        False where the system cannot tell, and if it does not exist.
+    """
+    handle = _open(part)
+    if handle is None:
+        return False
+    try:
+        return try_lock(handle) and is_open_at(handle, part)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def remove_if_stale(part: Path) -> bool:
+    """Remove a temporary file or folder that no process holds any more, and return whether it was removed.
+
+    Parameters
+    ----------
+    part : Path
+        The temporary file or folder.
+
+    Returns
+    -------
+    bool
+    """
+    handle = _open(part)
+    if handle is None:
+        return False
+    try:
+        if not try_lock(handle) or not is_open_at(handle, part):
+            return False
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink()
+    except OSError:
+        return False
+    finally:
+        os.close(handle)  # held until here: who has just created it and waits to hold it sees that it is gone
+    return True
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder so that no process ever sees a part of it, even if this one is killed.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; nothing is done if it does not exist.
+    """
+    if not folder.exists():
+        return
+    with suppress(FileNotFoundError), part_folder(folder) as part:  # another process may be faster
+        os.replace(folder, part / folder.name)
+
+
+def _open(part: Path) -> int | None:
+    """A file or folder opened for locking; None if it is gone, or on a system that cannot open folders."""
+    try:
+        return os.open(part, os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def _hold(handle: int, part: Path) -> bool:
+    """Lock what this process has just created; False if another one took it for stale and is removing it."""
+    try:
+        return try_lock(handle) and is_open_at(handle, part)
+    except OSError:
+        return True  # a file system without locks: nobody takes it for stale there
