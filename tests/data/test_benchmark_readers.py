@@ -205,7 +205,7 @@ def test_hub_rows_without_label_are_left_out(hub):
     for split in ("train", "validation", "test"):
         columns = {"premise": list("abcd"), "hypothesis": list("wxyz"), "label": [2, -1, 0, 1]}
         held[split] = Fake(columns, label=names)
-    splits = load_benchmark("snli", hub=True)
+    splits = load_benchmark("snli", source="hub")
     assert asked == [("stanfordnlp/snli", "plain_text", s) for s in held]
     assert splits["dev"].labels.tolist() == [2, 0, 1]
     assert splits["dev"].inputs.text.tolist() == ["a", "c", "d"]
@@ -218,7 +218,7 @@ def test_hub_names_become_ours_and_validation_is_halved(hub):
     for split in ("train", "validation"):
         questions = [f"{split} {i} " for i in range(20)]
         held[split] = Fake({"question1": questions, "question2": questions, "label": [0, 1] * 10}, label=names)
-    splits = load_benchmark("qqp", hub=True)
+    splits = load_benchmark("qqp", source="hub")
     assert [len(d) for d in splits.values()] == [20, 10, 10]
     assert [splits["train"].classes[i] for i in splits["train"].labels[:2]] == ["different", "paraphrase"]
     assert splits["train"].inputs.text[0] == "train 0"
@@ -231,7 +231,7 @@ def test_hub_choices_and_images(hub):
         labels = [i % 4 for i in range(8)]
         held[split] = Fake({"startphrase": [f"{split} {i}" for i in range(8)], **endings, "label": labels},
                            label=SimpleNamespace(names=list("0123")))  # fmt: skip
-    splits = load_benchmark("swag", hub=True)
+    splits = load_benchmark("swag", source="hub")
     assert splits["train"].inputs.endings[5].tolist() == [f"{k} of 5" for k in range(4)]
     assert [len(d) for d in splits.values()] == [8, 4, 4]
 
@@ -241,7 +241,7 @@ def test_hub_choices_and_images(hub):
     for split in ("train", "test"):
         columns = {"img": [image.fromarray(p) for p in pixels], "label": [9, 0] * 10}
         held[split] = Fake(columns, img=feature, label=SimpleNamespace(names=list(CIFAR10)))
-    splits = load_benchmark("cifar10", hub=True)
+    splits = load_benchmark("cifar10", source="hub")
     assert [len(d) for d in splits.values()] == [18, 2, 20]
     assert np.array_equal(splits["test"].inputs.pixels, pixels)
     assert splits["test"].labels.tolist() == [9, 0] * 10

@@ -108,3 +108,12 @@ def test_splits_name_the_first_pairs():
         NearOverlap("dev", "test", 1, 0.2, (("dev0", "test4"),)),
     ]
     assert [overlap.rows for overlap in Splits(train, dev, test).overlaps()] == [1]
+
+
+def test_texts_without_a_run_of_five_characters_are_compared_without_a_warning():
+    rows, matches = near_duplicates(
+        Dataset(texts(["很好电影", "不好电影"])), Dataset(texts(["很好电视", "很好电影。", "很坏电影"]))
+    )
+    assert (rows.tolist(), matches.tolist()) == ([1], [0])
+    one, other = Dataset(texts(["一二三四", "一二三四五六七八九十甲乙丙丁"])), Dataset(texts(["四三二一"]))
+    assert near_duplicates(one, other)[0].tolist() == []

@@ -302,7 +302,7 @@ def test_a_benchmark_can_be_unlabelled(monkeypatch, files):
     import distilcal.data.splits as splits
 
     data = Dataset(texts(["u", "v"]), [0, 1], ("x", "y"), name="train")
-    monkeypatch.setattr(splits, "load_benchmark", lambda name: {"train": data})
+    monkeypatch.setattr(splits, "load_benchmark", lambda name, source: {"train": data})
     both = read_splits(DataSettings(train=str(files / "plain.csv"), unlabelled=["benchmark:other"]))
     assert both.train.labels[-2:].tolist() == [-1, -1]
     assert both.train.classes == ("neg", "pos")
@@ -315,7 +315,7 @@ def test_splits_of_a_benchmark_are_named(monkeypatch):
     for name, words in (("train", "abcdefgh"), ("dev", "ij"), ("test", "kl")):
         votes = np.tile([0.5, 0.5], (len(words), 1))
         parts[name] = Dataset(texts(list(words)), [0, 1] * (len(words) // 2), ("x", "y"), list(words), votes, name=name)
-    monkeypatch.setattr(splits, "load_benchmark", lambda name: parts)
+    monkeypatch.setattr(splits, "load_benchmark", lambda name, source: parts)
     data = read_splits(DataSettings(train="benchmark:b@train", test="benchmark:b@dev+test", dev_fraction=0.25))
     assert data.test.ids.tolist() == ["i", "j", "k", "l"]
     assert data.test.label_probs.shape == (4, 2)

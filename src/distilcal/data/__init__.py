@@ -1,6 +1,7 @@
 """Data: what a model reads and what is true, from files, folders, arrays and hubs; splits that do not leak."""
 
-from distilcal.data.catalogue import BENCHMARKS, Benchmark, load_benchmark, summarise_benchmark
+from distilcal.data.benchmark import Benchmark
+from distilcal.data.catalogue import BENCHMARKS, load_benchmark, summarise_benchmark
 from distilcal.data.corruptions import CORRUPTIONS, corrupted
 from distilcal.data.dataset import Choices, Dataset, Images, Role, Texts, Vectors, choices, overlap, texts
 from distilcal.data.image_source import read_sheet

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +32,9 @@ SHARES = {
 }
 
 
-def divide(whole: Dataset, names: str, shares: Sequence[float] = ()) -> SplitsByName:
+def divide(
+    whole: Dataset, names: str, shares: Sequence[float] = (), rows: Mapping[str, int] = MappingProxyType({})
+) -> SplitsByName:
     """Divide data at random by a fixed seed.
 
     Parameters
@@ -42,6 +45,8 @@ def divide(whole: Dataset, names: str, shares: Sequence[float] = ()) -> SplitsBy
         Names of the parts, such as ``train+dev+test``; a single name stands for the whole.
     shares : sequence of float
         Share of each part. By default those of ``SHARES``.
+    rows : mapping of str to int
+        In place of shares: the number of rows of all parts but one, as near as whole groups allow.
 
     Returns
     -------
@@ -49,6 +54,9 @@ def divide(whole: Dataset, names: str, shares: Sequence[float] = ()) -> SplitsBy
         The parts by name.
     """
     *first, last = names.split("+")
+    if first and rows:
+        rest = len(whole) - sum(rows.values())
+        shares = [rows.get(name, rest) / len(whole) for name in (*first, last)]
     parts: SplitsByName = {}
     left = 1.0
     for name, share in zip(first, shares or SHARES.get(names, ()), strict=False):
@@ -200,6 +208,7 @@ def read_tables(
     header: Sequence[str] | None = None,
     drop: str = "",
     shuffle: bool = False,
+    rows: Mapping[str, int] = MappingProxyType({}),
 ) -> SplitsByName:
     """Read splits from one table each.
 
@@ -221,6 +230,8 @@ def read_tables(
         Label of rows that are left out.
     shuffle : bool
         Whether the files are in class order and must be shuffled.
+    rows : mapping of str to int
+        Number of rows of the part that is held out of a file, such as ``{"dev": 5000}``. By default the usual shares.
 
     Returns
     -------
@@ -235,7 +246,7 @@ def read_tables(
             labels = table.values(columns.label)
             table = table.select([row for row, label in enumerate(labels) if label != drop])
         data = with_content_ids(dataset_from_table(table, columns, classes), group)
-        splits |= divide(shuffled(data) if shuffle else data, names)
+        splits |= divide(shuffled(data) if shuffle else data, names, rows=rows)
     return splits
 
 

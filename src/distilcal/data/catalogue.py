@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -21,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from distilcal.data.benchmark import PAGE, Benchmark, Kind, OnHub
 from distilcal.data.benchmark_classes import (
     ANSWERED,
     CIFAR10,
@@ -34,9 +31,11 @@ from distilcal.data.benchmark_classes import (
     PARAPHRASE,
     POLARITY,
     TINY,
+    TINY_IMAGENET,
 )
-from distilcal.data.benchmark_parts import Group, divide, read_tables, with_content_ids
-from distilcal.data.dataset import Dataset, Role, overlap
+from distilcal.data.benchmark_parts import read_tables
+from distilcal.data.dataset import Dataset, overlap
+from distilcal.data.hub_columns import goemotions_columns, hellaswag_columns
 from distilcal.data.image_benchmarks import (
     read_cifar,
     read_cifar10h,
@@ -44,8 +43,8 @@ from distilcal.data.image_benchmarks import (
     read_corrupted,
     read_fashion_mnist,
     read_tiny_imagenet,
+    read_tiny_imagenet200,
 )
-from distilcal.data.sources import HUB_PREFIX, read_dataset
 from distilcal.data.table_source import Columns
 from distilcal.data.text_benchmarks import (
     read_adv_glue,
@@ -58,109 +57,10 @@ from distilcal.data.text_benchmarks import (
     read_votes_on_paraphrases,
 )
 from distilcal.data.vader_benchmark import read_vader
-from distilcal.errors import InputError
+from distilcal.errors import DistilcalError, InputError
 
 DATA_VARIABLE = "DISTILCAL_DATA"
-PAGE = "docs/benchmarks.md"
-UNLABELLED = "-1"  # how hub copies mark rows without a label
-# What readers raise for a file that is cut off, or is another one than its name says.
-DAMAGE = (KeyError, IndexError, TypeError, ValueError, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
-Kind = Literal["text", "text pair", "multiple choice", "image"]
-
-
-@dataclass(frozen=True)
-class OnHub:
-    """How the hub's copy of a benchmark is read.
-
-    Attributes
-    ----------
-    splits : mapping of str to str
-        The hub's split for each of ours; ``dev+test`` is divided.
-    names : tuple of str
-        The hub's class names in the order of ours.
-    columns : Columns
-        Which columns hold what.
-    group : {"", "text", "pair", "prompt"}
-        Which part of the input must not be divided by a split.
-    """
-
-    splits: Mapping[str, str]
-    names: tuple[str, ...]
-    columns: Columns = field(default_factory=Columns)
-    group: Group = ""
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """One benchmark of the catalogue.
-
-    Attributes
-    ----------
-    name, task, kind : str
-        Its name, what is to be classified, and what the examples are.
-    classes : tuple of str
-        The classes in order.
-    hub : str
-        Its name on the Hugging Face hub, as NAME or NAME/CONFIG; empty: none.
-    folder : str
-        Its folder under ``$DISTILCAL_DATA``.
-    licence, paper : str
-        Terms of use, and who published it.
-    note : str
-        What a user must know, and the rules that were applied.
-    reader : callable
-        ``reader(folder)`` returns the splits by name.
-    ood : tuple of str
-        Benchmarks that are usual out-of-domain partners.
-    on_hub : OnHub, optional
-        How the hub's copy is read, where that can be read as it is.
-    sensitive : bool
-        Whether no example may be shown.
-    """
-
-    name: str
-    task: str
-    kind: Kind
-    classes: tuple[str, ...]
-    hub: str
-    folder: str
-    licence: str
-    paper: str
-    note: str
-    reader: Callable[[Path], dict[str, Dataset]]
-    ood: tuple[str, ...] = ()
-    on_hub: OnHub | None = None
-    sensitive: bool = False
-
-    def read(self, folder: Path) -> dict[str, Dataset]:
-        """Return the splits that a folder holds, by name, each with its role."""
-        try:
-            return self._with_roles(self.reader(folder))
-        except InputError:
-            raise
-        except DAMAGE as error:
-            raise InputError(
-                f"cannot be read as {self.name}: {type(error).__name__}: {error}",
-                source=str(folder),
-                remedy=f"compare it with {PAGE}, or get the files again",
-            ) from error
-
-    def read_hub(self) -> dict[str, Dataset]:
-        """Return the splits of the hub's copy, by name, without rows that have no label."""
-        if self.on_hub is None:
-            raise InputError(f"{self.name} is not read from the hub", remedy=f"put its files in a folder, see {PAGE}")
-        splits: dict[str, Dataset] = {}
-        for ours, theirs in self.on_hub.splits.items():
-            source = f"{HUB_PREFIX}{self.hub}@{theirs}"
-            data = read_dataset(source, columns=self.on_hub.columns, classes=(*self.on_hub.names, UNLABELLED))
-            assert data.labels is not None
-            data = replace(data.select(data.labels < len(self.classes)), classes=self.classes)
-            splits |= divide(with_content_ids(data, self.on_hub.group), ours)
-        return self._with_roles(splits)
-
-    def _with_roles(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
-        roles: tuple[Role, ...] = ("train", "dev", "test")
-        return {role: splits[role].with_role(role, f"{self.name}-{role}") for role in roles if role in splits}
+DataSource = Literal["auto", "folder", "hub"]  # auto: the folder if it is there, otherwise the hub
 
 
 @dataclass(frozen=True)
@@ -194,7 +94,7 @@ class BenchmarkSummary:
     examples: tuple[tuple[str, str], ...]
 
 
-def load_benchmark(name: str, *, root: Path | None = None, hub: bool = False) -> dict[str, Dataset]:
+def load_benchmark(name: str, *, root: Path | None = None, source: DataSource = "auto") -> dict[str, Dataset]:
     """Read the splits of a benchmark.
 
     Parameters
@@ -203,8 +103,8 @@ def load_benchmark(name: str, *, root: Path | None = None, hub: bool = False) ->
         Its name in the catalogue.
     root : Path, optional
         The folder that holds the folders of benchmarks. By default ``$DISTILCAL_DATA``.
-    hub : bool
-        Whether to read the copy on the Hugging Face hub instead.
+    source : {"auto", "folder", "hub"}
+        Where it is read from; ``auto`` is its folder if there is one, otherwise the Hugging Face hub.
 
     Returns
     -------
@@ -214,12 +114,21 @@ def load_benchmark(name: str, *, root: Path | None = None, hub: bool = False) ->
     Raises
     ------
     InputError
-        If there is no such benchmark, or its files are missing or damaged.
+        If there is no such benchmark, its files are missing or damaged, or the hub cannot be reached.
+    MissingDependencyError
+        If the hub is needed and ``datasets`` is not installed.
     """
     benchmark = find_benchmark(name)
-    if hub:
+    if source == "hub":
         return benchmark.read_hub()
-    parent = os.environ.get(DATA_VARIABLE) if root is None else root
+    if benchmark_source(benchmark, root=root, source=source) == "hub":
+        try:
+            return benchmark.read_hub()
+        except DistilcalError as error:
+            own = Path(_parent(root) or f"${DATA_VARIABLE}") / benchmark.folder
+            error.remedy = f"{error.remedy}; or put its files in {own}, see {PAGE}"
+            raise
+    parent = _parent(root)
     remedy = _how_to_get(benchmark)
     if not parent:
         where = f"set {DATA_VARIABLE} to the folder that holds {benchmark.folder}/, or give root"
@@ -230,10 +139,40 @@ def load_benchmark(name: str, *, root: Path | None = None, hub: bool = False) ->
     return benchmark.read(folder)
 
 
+def benchmark_source(
+    benchmark: Benchmark, *, root: Path | None = None, source: DataSource = "auto"
+) -> Literal["folder", "hub"]:
+    """Return where a benchmark is read from. Reads nothing.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+        An entry of the catalogue.
+    root : Path, optional
+        The folder that holds the folders of benchmarks. By default ``$DISTILCAL_DATA``.
+    source : {"auto", "folder", "hub"}
+        As for ``load_benchmark``.
+
+    Returns
+    -------
+    {"folder", "hub"}
+        With ``auto`` the hub, if the folder does not exist and the hub has a copy that can be read.
+    """
+    if source != "auto":
+        return source
+    parent = _parent(root)
+    is_here = bool(parent) and (Path(parent) / benchmark.folder).is_dir()
+    return "folder" if is_here or benchmark.on_hub is None else "hub"
+
+
+def _parent(root: Path | None) -> str:
+    return os.environ.get(DATA_VARIABLE, "") if root is None else str(root)
+
+
 def _how_to_get(benchmark: Benchmark) -> str:
     remedy = f"lay the folder out as in {PAGE}"
     if benchmark.on_hub is not None:
-        return f"{remedy}, or read {benchmark.hub} with hub=True"
+        return f'{remedy}, or read {benchmark.hub} with source="hub"'
     if benchmark.hub:
         return f"{remedy}; the hub has {benchmark.hub}"
     return remedy
@@ -270,12 +209,12 @@ def find_benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-def summarise_benchmark(name: str, *, root: Path | None = None, hub: bool = False) -> BenchmarkSummary:
+def summarise_benchmark(name: str, *, root: Path | None = None, source: DataSource = "auto") -> BenchmarkSummary:
     """Return counts, overlaps between splits and a few examples of a benchmark.
 
     Parameters
     ----------
-    name, root, hub
+    name, root, source
         As for ``load_benchmark``.
 
     Returns
@@ -284,7 +223,7 @@ def summarise_benchmark(name: str, *, root: Path | None = None, hub: bool = Fals
         What a user should know before using it.
     """
     benchmark = find_benchmark(name)
-    splits = load_benchmark(name, root=root, hub=hub)
+    splits = load_benchmark(name, root=root, source=source)
     counts = {}
     for split, data in splits.items():
         assert data.labels is not None
@@ -365,6 +304,8 @@ _ENTRIES = (
         note="28 emotions mapped to 7 classes; where several classes remain, one is drawn by a hash of the comment's id. "
         "49 dev and 42 test texts are in train too. Texts hold placeholders such as [NAME].",
         reader=read_goemotions,
+        on_hub=OnHub(AS_THERE, EMOTIONS, convert=goemotions_columns, own_ids=True),
+        sizes={"train": 43_410, "dev": 5_426, "test": 5_427},
     ),
     Benchmark(
         "meld", "emotion of an utterance in a television dialogue", "text", EMOTIONS,
@@ -373,6 +314,7 @@ _ENTRIES = (
         note="Groups are dialogues. Short utterances repeat: some 330 of the test stand in train. 'non-neutral', which "
         "some copies have, is left out. Fear and disgust are rare.",
         reader=read_meld,
+        sizes={"train": 9_989, "dev": 1_109, "test": 2_610},
     ),
     _epitome("emotional-reactions"),
     _epitome("explorations"),
@@ -390,10 +332,11 @@ _ENTRIES = (
         paper="Zhang et al. 2015 (rule); Yue et al. 2023 (files)",
         ood=("sst2", "vader_amazon", "vader_movie", "vader_tweet", "vader_nyt"),
         note="1-2 stars negative, 4-5 positive, 3 left out. The dev file is divided 90:10 into train and dev. Three quarters "
-        "are positive. With hub=True the balanced yelp_polarity is read, which is another sample.",
+        "are positive. The hub has the balanced yelp_polarity of the paper, which is another sample.",
         reader=partial(read_tables, files={"train+dev": "reviews_dev.csv*", "test": "reviews_test.csv*"}, classes=POLARITY,
                        columns=Columns("text", label="polarity"), drop="-1"),
         on_hub=OnHub(NO_DEV, ("1", "2")),
+        sizes={"train": 504_000, "dev": 56_000, "test": 38_000},
     ),
     Benchmark(
         "yelp_sentences", "sentiment of a sentence from a review", "text", POLARITY,
@@ -410,10 +353,20 @@ _ENTRIES = (
         ood=("yelp", "yelp_sentences", "adv_glue_sst2", "vader_amazon", "vader_tweet", "vader_nyt"),
         note="Train and dev are GLUE's; GLUE hides the test labels, so the test is the labelled sentence-level one, whose "
         "author stripped final stops and accents. Train holds phrases of its sentences. vader_movie holds SST sentences: no "
-        "partner. With hub=True GLUE's validation is halved into dev and test.",
+        "partner.",
         reader=partial(read_tables, classes=POLARITY, files={
             "train": "glue_train.tsv*", "dev": "glue_validation.tsv*", "test": "sentences_test.tsv*"}),
-        on_hub=OnHub(GLUE, _GLUE_NAMES["sst2"]),
+        on_hub=OnHub({"train": "train", "dev": "validation", "test": "SetFit/sst2@test"}, _GLUE_NAMES["sst2"]),
+        sizes={"train": 67_349, "dev": 872, "test": 1_821},
+    ),
+    Benchmark(
+        "sst2_sultan", "sentiment of a phrase or sentence from film reviews, divided as by Sultan (2023)", "text", POLARITY,
+        hub="nyu-mll/glue/sst2", folder="sst2_sultan", licence=RESEARCH, paper="Socher et al. 2013; Sultan 2023",
+        note="GLUE's validation is dev; 1,800 rows of train are the test. Train holds phrases of the sentences in the test.",
+        reader=partial(read_tables, classes=POLARITY, rows={"test": 1800},
+                       files={"train+test": "train.tsv*", "dev": "validation.tsv*"}),
+        on_hub=OnHub({"train+test": "train", "dev": "validation"}, _GLUE_NAMES["sst2"], rows={"test": 1800}),
+        sizes={"train": 65_549, "dev": 872, "test": 1_800},
     ),
     Benchmark(
         "snli", "does a premise entail a hypothesis (captions)", "text pair", NLI,
@@ -423,6 +376,17 @@ _ENTRIES = (
         reader=partial(read_tables, files={"train": "train.tsv*", "dev": "validation.tsv*", "test": "test.tsv*"},
                        classes=NLI, group="text"),
         on_hub=OnHub(AS_THERE, NLI, group="text"),
+        sizes={"train": 549_367, "dev": 9_842, "test": 9_824},
+    ),
+    Benchmark(
+        "snli_desai", "does a premise entail a hypothesis (captions), divided as by Desai & Durrett (2020)", "text pair", NLI,
+        hub="stanfordnlp/snli/plain_text", folder="snli", licence="CC BY-SA 4.0", paper="Bowman et al. 2015",
+        ood=("mnli", "xnli_en", "adv_glue_mnli"),
+        note="The official validation set is halved into dev and test; the official test is not used. Rows without a gold "
+        "label are left out. Groups are premises.",
+        reader=partial(read_tables, files={"train": "train.tsv*", "dev+test": "validation.tsv*"}, classes=NLI, group="text"),
+        on_hub=OnHub(GLUE, NLI, group="text"),
+        sizes={"train": 549_368, "dev": 4_922, "test": 4_923},
     ),
     Benchmark(
         "mnli", "does a premise entail a hypothesis (ten genres)", "text pair", NLI,
@@ -433,6 +397,17 @@ _ENTRIES = (
         reader=partial(read_tables, files={"train": "train.tsv*", "dev+test": "validation.tsv*"}, classes=NLI,
                        group="text"),
         on_hub=OnHub({"train": "train", "dev+test": "validation_matched"}, NLI, group="text"),
+        sizes={"train": 392_702, "dev": 4_908, "test": 4_907},
+    ),
+    Benchmark(
+        "mnli_sultan", "does a premise entail a hypothesis (ten genres), divided as by Sultan (2023)", "text pair", NLI,
+        hub="nyu-mll/glue/mnli", folder="mnli_sultan", licence="OANC and others, see the paper",
+        paper="Williams et al. 2018; Sultan 2023",
+        note="The matched validation set is the test; 9,815 rows of train are dev.",
+        reader=partial(read_tables, files={"train+dev": "train.tsv*", "test": "validation_matched.tsv*"}, classes=NLI,
+                       rows={"dev": 9815}),
+        on_hub=OnHub({"train+dev": "train", "test": "validation_matched"}, NLI, rows={"dev": 9815}),
+        sizes={"train": 382_887, "dev": 9_815, "test": 9_815},
     ),
     Benchmark(
         "xnli_en", "does a premise entail a hypothesis (made like MNLI, later)", "text pair", NLI,
@@ -460,6 +435,7 @@ _ENTRIES = (
         reader=partial(read_tables, files={"train": "train.tsv*", "dev+test": "validation.tsv*"}, classes=PARAPHRASE,
                        group="text"),
         on_hub=OnHub(GLUE, _GLUE_NAMES["qqp"], Columns("question1", "question2"), group="text"),
+        sizes={"train": 363_871, "dev": 20_216, "test": 20_217},
     ),
     Benchmark(
         "twitter_ppdb", "do two tweets say the same", "text pair", PARAPHRASE,
@@ -469,6 +445,7 @@ _ENTRIES = (
         "file is divided 90:10 by first sentence into train and dev. Many pairs repeat. The hub has the test part only.",
         reader=partial(read_tables, files={"train+dev": "train.tsv*", "test": "test.tsv*"}, classes=PARAPHRASE,
                        group="text"),
+        sizes={"train": 46_667, "dev": 5_060, "test": 5_060},
     ),
     Benchmark(
         "twitter_ppdb_votes", "do two tweets say the same, with the votes of six raters", "text pair", PARAPHRASE,
@@ -485,6 +462,7 @@ _ENTRIES = (
         reader=partial(read_tables, files={"train": "train.tsv*", "dev": "validation.tsv*", "test": "test.tsv*"},
                        classes=PARAPHRASE),
         on_hub=OnHub(AS_THERE, ("not_equivalent", "equivalent")),
+        sizes={"train": 3_668, "dev": 408, "test": 1_725},
     ),
     Benchmark(
         "paws_x_en", "do two sentences with the same words say the same", "text pair", PARAPHRASE,
@@ -496,10 +474,21 @@ _ENTRIES = (
     Benchmark(
         "qnli", "does a sentence answer a question", "text pair", ANSWERED,
         hub="nyu-mll/glue/qnli", folder="qnli", licence="CC BY-SA 4.0", paper="Wang et al. 2018", ood=("adv_glue_qnli",),
-        note="The folder has the validation set only: it is divided 70:10:20 by sentence. With hub=True train is GLUE's, and "
+        note="The folder has the validation set only: it is divided 70:10:20 by sentence. From the hub train is GLUE's, and "
         "validation is halved by sentence into dev and test.",
         reader=partial(read_tables, files={"train+dev+test": "validation.tsv*"}, classes=ANSWERED, group="pair"),
         on_hub=OnHub(GLUE, ANSWERED, group="pair"),
+        sizes={"train": 104_743, "dev": 2_732, "test": 2_731},
+    ),
+    Benchmark(
+        "qnli_sultan", "does a sentence answer a question, divided as by Sultan (2023)", "text pair", ANSWERED,
+        hub="nyu-mll/glue/qnli", folder="qnli_sultan", licence="CC BY-SA 4.0", paper="Wang et al. 2018; Sultan 2023",
+        ood=("adv_glue_qnli",),
+        note="GLUE's validation is the test; 5,000 rows of train are dev.",
+        reader=partial(read_tables, files={"train+dev": "train.tsv*", "test": "validation.tsv*"}, classes=ANSWERED,
+                       rows={"dev": 5000}),
+        on_hub=OnHub({"train+dev": "train", "test": "validation"}, ANSWERED, rows={"dev": 5000}),
+        sizes={"train": 99_743, "dev": 5_000, "test": 5_463},
     ),
     Benchmark(
         "hellaswag", "which of four endings continues a text", "multiple choice", FOUR,
@@ -508,15 +497,18 @@ _ENTRIES = (
         "without the hub's bracketed marks.",
         reader=partial(read_tables, files={"train": "train*.jsonl*", "dev+test": "validation*.jsonl*"}, classes=FOUR,
                        columns=Columns("query", choices=("endings",)), group="prompt"),
+        on_hub=OnHub(GLUE, FOUR, Columns("prompt", choices=("endings",)), "prompt", convert=hellaswag_columns),
+        sizes={"train": 39_905, "dev": 5_021, "test": 5_021},
     ),
     Benchmark(
         "swag", "which of four endings continues a caption", "multiple choice", FOUR,
         hub="allenai/swag/regular", folder="swag", licence="MIT", paper="Zellers et al. 2018", ood=("hellaswag", "codah"),
-        note="The folder has 500 rows of the validation set, for evaluation only. With hub=True train is there, and validation "
+        note="The folder has 500 rows of the validation set, for evaluation only. From the hub train is there, and validation "
         "is halved into dev and test.",
         reader=partial(read_tables, files={"test": "validation*.jsonl*"}, classes=FOUR, group="prompt",
                        columns=Columns("startphrase", choices=("choices",), label="answer")),
         on_hub=OnHub(GLUE, FOUR, Columns("startphrase", choices=("ending0", "ending1", "ending2", "ending3")), "prompt"),
+        sizes={"train": 73_547, "dev": 10_004, "test": 10_004},
     ),
     Benchmark(
         "codah", "which of four endings continues a sentence, written to mislead", "multiple choice", FOUR,
@@ -537,6 +529,7 @@ _ENTRIES = (
             note="The split by date, in which 2,160 test messages share a subject with train; train is divided 90:10 by "
             f"subject into train and dev. {note}",
             reader=partial(read_newsgroups, raw=raw),
+            sizes={"train": 10_183, "test": 7_532},
         )
         for name, words, raw, note in (
             ("twenty_newsgroups", "", False, "Header, quoted lines, the lines that introduce them and a signature after dashes "
@@ -547,9 +540,10 @@ _ENTRIES = (
         "cifar10", "object in a picture of 32 × 32", "image", CIFAR10,
         hub="uoft-cs/cifar10", folder="cifar10", licence=RESEARCH, paper="Krizhevsky 2009",
         ood=("cifar10_c", "cinic10_imagenet"),
-        note="Train is divided 90:10 into train and dev. The folder may hold the first images of train only; with hub=True all "
-        "50,000 are read. The test is in official order.",
+        note="Train is divided 90:10 into train and dev. The folder may hold the first images of train only; the hub has "
+        "all 50,000. The test is in official order.",
         reader=partial(read_cifar, classes=CIFAR10), on_hub=OnHub(NO_DEV, CIFAR10),
+        sizes={"train": 45_000, "dev": 5_000, "test": 10_000},
     ),
     Benchmark(
         "cifar10h", "the test of CIFAR-10 with the choices of some 50 people each", "image", CIFAR10,
@@ -562,14 +556,16 @@ _ENTRIES = (
         hub="uoft-cs/cifar100", folder="cifar100", licence=RESEARCH, paper="Krizhevsky 2009", ood=("cifar100_c",),
         note="Train is divided 90:10 into train and dev. The sheets stand in class order: rows are shuffled.",
         reader=partial(read_cifar, classes=CIFAR100, shuffle=True),
-        on_hub=OnHub(NO_DEV, CIFAR100, Columns(label="fine_label")),
+        # The hub spells crab as "cra".
+        on_hub=OnHub(NO_DEV, tuple("cra" if name == "crab" else name for name in CIFAR100), Columns(label="fine_label")),
+        sizes={"train": 45_000, "dev": 5_000, "test": 10_000},
     ),
     Benchmark(
         "cinic10", "object in a picture of 32 × 32, from ImageNet and CIFAR-10", "image", CIFAR10,
         hub="flwrlabs/cinic10", folder="cinic10", licence="CC BY 4.0 (hub copy); ImageNet terms", paper="Darlow et al. 2018",
         note="The authors' image folders; 'valid' is dev. 60,000 of the 270,000 are CIFAR-10 itself: for a model trained on "
         "that, use cinic10_imagenet. All of it takes 0.9 GB of memory.",
-        reader=read_cinic10, on_hub=OnHub(AS_THERE, CIFAR10),
+        reader=read_cinic10, on_hub=OnHub(AS_THERE, CIFAR10), sizes={"train": 90_000, "dev": 90_000, "test": 90_000},
     ),
     Benchmark(
         "cinic10_imagenet", "the test of CINIC-10 without what came from CIFAR-10", "image", CIFAR10,
@@ -596,9 +592,18 @@ _ENTRIES = (
         reader=read_tiny_imagenet,
     ),
     Benchmark(
+        "tiny_imagenet", "object in a picture of 64 × 64", "image", TINY_IMAGENET,
+        hub="zh-plus/tiny-imagenet", folder="tiny_imagenet", licence="ImageNet terms; non-commercial research",
+        paper="Stanford CS231N",
+        note="Train is divided 90:10 into train and dev; the official validation images are the test. Classes are WordNet ids, "
+        "from the hub in its order. All of it takes 1.4 GB of memory.",
+        reader=read_tiny_imagenet200, on_hub=OnHub({"train+dev": "train", "test": "valid"}, ()),
+        sizes={"train": 90_000, "dev": 10_000, "test": 10_000},
+    ),
+    Benchmark(
         "fashion_mnist", "garment in a picture of 28 × 28", "image", FASHION,
         hub="zalando-datasets/fashion_mnist", folder="fashion_mnist", licence="MIT", paper="Xiao et al. 2017",
-        note="Train is divided 90:10 into train and dev. Grey, repeated for red, green and blue. With hub=True all is read.",
+        note="Train is divided 90:10 into train and dev. Grey, repeated for red, green and blue. The hub has all.",
         reader=read_fashion_mnist, on_hub=OnHub(NO_DEV, ("T - shirt / top", *FASHION[1:])),
     ),
     _vader("movie", "a snippet of a film review", ("vader_amazon", "vader_tweet", "vader_nyt", "yelp"),

@@ -93,6 +93,8 @@ def to_dataset(
         if labelled:
             return read_dataset(data, columns=columns, classes=classes, partly=partly, by_index=by_index)
         return read_unlabelled(data, columns=columns)
+    if type(data).__name__ == "LazyFrame":
+        raise InputError("a LazyFrame holds no rows yet", source=argument, remedy="call its collect() first")
     try:
         dataset = _convert(data, argument, columns, classes, labelled, by_index)
         if labelled and not partly and not dataset.is_labelled.all():

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distilcal.errors import InputError, list_names
-from distilcal.predictions import FloatArray, IntArray, labels_from_text
+from distilcal.predictions import FloatArray, IntArray, check_class_names, labels_from_text, text_array
 
 Role = Literal["train", "dev", "test", "ood"]
 StrArray = NDArray[Any]  # object arrays of str: fixed-width ones would take the longest text's room for each
@@ -108,7 +108,7 @@ class Images:
     pixels: NDArray[np.uint8]
 
     def __post_init__(self) -> None:
-        if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4 or self.pixels.shape[3] != 3:
+        if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4 or self.pixels.shape[3] != 3 or 0 in self.pixels.shape[1:]:
             raise InputError(
                 f"images of type {self.pixels.dtype} and shape {self.pixels.shape}", remedy="give uint8 of shape (N, H, W, 3)"
             )
@@ -143,7 +143,7 @@ class Vectors:
     values: NDArray[np.float32]
 
     def __post_init__(self) -> None:
-        if self.values.ndim != 2 or self.values.dtype.kind != "f":
+        if self.values.ndim != 2 or self.values.dtype.kind != "f" or not self.values.shape[1]:
             raise InputError(
                 f"vectors of type {self.values.dtype} and shape {self.values.shape}", remedy="give floats of shape (N, D)"
             )
@@ -230,21 +230,35 @@ class Dataset:
             is_labelled = np.ones(len(self), dtype=bool) if labels is None else labels >= 0
             label_probs = _check_distributions(self.label_probs, is_labelled, len(classes), self.name)
             labels = label_probs.argmax(axis=1) if labels is None else labels
-        ids = np.asarray(self.ids)
+        ids = self._texts(self.ids, "id")
         if not len(ids):
             ids = number_repeated(np.array([key[:CONTENT_ID_LENGTH] for key in _hashes(self.inputs.contents())]))
         _check_unique(ids, len(self), self.name)
         validated: dict[str, Any] = {
             "labels": labels,
             "classes": classes,
-            "ids": ids.astype(str),
+            "ids": ids,
             "label_probs": label_probs,
-            "groups": None if self.groups is None else np.asarray(self.groups).astype(str),
+            "groups": None if self.groups is None else self._texts(self.groups, "group"),
         }
         for key, value in validated.items():
             object.__setattr__(self, key, value)
 
+    def _texts(self, values: ArrayLike, what: str) -> NDArray[np.str_]:
+        """Ids or groups as strings that a file can hold; a blank id would be read as a missing value."""
+        try:
+            array = text_array(values, what)
+        except InputError as error:
+            error.source = self.name
+            raise
+        is_blank = np.char.strip(array) == ""
+        if what == "id" and is_blank.any():
+            row = int(is_blank.argmax())
+            raise InputError(f"id {str(array[row])!r} is blank", source=self.name, row=row, remedy="name it")
+        return array
+
     def _check_classes(self, classes: tuple[str, ...]) -> None:
+        check_class_names(classes)
         if len(set(classes)) != len(classes):
             repeated = next(name for name in classes if classes.count(name) > 1)
             raise InputError(f"duplicate class {repeated!r} of {self.name!r}", remedy="give every class a name of its own")
@@ -577,7 +591,7 @@ def _check_unique(ids: NDArray[Any], n: int, name: str) -> None:
     if len(distinct) < n:
         row = int(np.setdiff1d(np.arange(n), first)[0])
         raise InputError(
-            f"duplicate id {str(ids[row])!r}",
+            f"duplicate id {str(ids[row])!r:.80}",
             source=name,
             row=row,
             remedy="give unique ids, or none to have them made from content",

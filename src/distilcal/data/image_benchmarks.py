@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.data.benchmark_classes import CIFAR10, FASHION, TINY
+from distilcal.data.benchmark_classes import CIFAR10, FASHION, TINY, TINY_IMAGENET
 from distilcal.data.benchmark_parts import (
     SplitsByName,
     divide,
@@ -20,7 +20,7 @@ from distilcal.data.benchmark_parts import (
     shuffled,
 )
 from distilcal.data.dataset import Dataset, Images
-from distilcal.data.image_source import import_pillow, read_sheet
+from distilcal.data.image_source import import_pillow, read_picture_files, read_sheet
 from distilcal.data.sources import read_dataset
 from distilcal.errors import InputError
 from distilcal.io.atomic import open_npz
@@ -147,6 +147,43 @@ def read_tiny_imagenet(folder: Path) -> SplitsByName:
             pixels = np.stack([np.asarray(pillow.open(io.BytesIO(archive.read(i))).convert("RGB")) for i in ids])
             labels = np.array([names[i.split("/")[1]] for i in ids])
             splits |= divide(shuffled(Dataset(Images(pixels), labels, TINY, np.array(ids))), parts)
+    return splits
+
+
+def read_tiny_imagenet200(folder: Path) -> SplitsByName:
+    """Read Tiny-ImageNet as it is published: train/WNID/images, and val/images with val_annotations.txt, which is the test.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with the folders train and val.
+
+    Returns
+    -------
+    dict of str to Dataset
+        The splits train, dev and test.
+
+    Raises
+    ------
+    InputError
+        If a file is missing.
+    MissingDependencyError
+        If Pillow is not installed.
+    """
+    train = sorted((folder / "train").glob("*/images/*.JPEG"))
+    annotations = find_file(folder / "val", "val_annotations.txt").read_text(encoding="utf-8").splitlines()
+    names_and_labels = [line.split("\t")[:2] for line in annotations]
+    test = [folder / "val" / "images" / name for name, _ in names_and_labels]
+    splits: SplitsByName = {}
+    for parts, files, labels in (
+        ("train+dev", train, [file.parents[1].name for file in train]),
+        ("test", test, [label for _, label in names_and_labels]),
+    ):
+        if not files:
+            raise InputError("no picture is in train/WNID/images", source=str(folder), remedy="see docs/benchmarks.md")
+        ids = np.array([file.relative_to(folder).as_posix() for file in files])
+        data = Dataset(Images(read_picture_files(files)), np.array(labels), TINY_IMAGENET, ids)
+        splits |= divide(shuffled(data), parts)
     return splits
 
 

@@ -120,7 +120,7 @@ def read_image_folder(path: Path, classes: Sequence[str] | None = None, size: in
         raise InputError("no folder of pictures per class is in it", source=str(path), remedy="lay it out as CLASS/PICTURE.png")
     names = tuple(folder.name for folder in folders) if classes is None else tuple(classes)
     ids = np.array([str(file.relative_to(path)) for file in files])
-    return Dataset(Images(_read_pictures(files, size)), np.array(labels), names, ids, name=str(path))
+    return Dataset(Images(read_picture_files(files, size)), np.array(labels), names, ids, name=str(path))
 
 
 def read_pictures(path: Path, size: int | None = None) -> Dataset:
@@ -147,10 +147,28 @@ def read_pictures(path: Path, size: int | None = None) -> Dataset:
     if not files:
         raise InputError("there are no pictures in it", source=str(path), remedy=f"give {', '.join(IMAGE_SUFFIXES)}")
     ids = np.array([str(Path(path.name) / file.relative_to(path)) for file in files])
-    return Dataset(Images(_read_pictures(files, size)), ids=ids, name=str(path))
+    return Dataset(Images(read_picture_files(files, size)), ids=ids, name=str(path))
 
 
-def _read_pictures(files: Sequence[Path], size: int | None) -> NDArray[np.uint8]:
+def read_picture_files(files: Sequence[Path], size: int | None = None) -> NDArray[np.uint8]:
+    """Read pictures of one size.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        The pictures, at least one.
+    size : int, optional
+        Width and height to which they are scaled. By default they must all have one size.
+
+    Returns
+    -------
+    ndarray of uint8, shape (N, height, width, 3)
+
+    Raises
+    ------
+    InputError
+        If one cannot be read, or sizes differ.
+    """
     first = _read_picture(files[0], size)
     height, width = first.shape[:2]
     pixels = np.empty((len(files), *first.shape), dtype=np.uint8)

@@ -195,7 +195,8 @@ def _jaccard(first: list[str], second: list[str]) -> NDArray[np.float64]:
     counts = []
     for owned in (in_first, in_second, np.intersect1d(in_first, in_second, assume_unique=True)):
         counts.append(np.bincount((owned >> np.uint64(32)).astype(np.int64), minlength=len(first)))
-    similarity: NDArray[np.float64] = counts[2] / (counts[0] + counts[1] - counts[2])
+    # Texts that are too short to have a shingle, such as four Chinese characters, have none in common.
+    similarity: NDArray[np.float64] = counts[2] / np.maximum(counts[0] + counts[1] - counts[2], 1)
     return similarity
 
 

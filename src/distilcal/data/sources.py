@@ -6,6 +6,7 @@ source, write a function that returns a Dataset and a case in ``read_dataset``.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -147,7 +148,9 @@ def _read(source: str | Path, reading: _Reading) -> Dataset:
     path = Path(source)
     if str(source).startswith(HUB_PREFIX):
         return _read_hub(str(source).removeprefix(HUB_PREFIX), reading)
-    if not path.exists():
+    if not str(source):
+        raise InputError("the path of the data is empty", remedy="name a file, a folder, hub:NAME@SPLIT or benchmark:NAME")
+    if not os.path.exists(path):  # also for names that are too long for the file system, where Path.exists raises
         raise InputError("there is no such file or folder", source=str(path), remedy="check the path")
     if path.is_dir() and any((path / file).exists() for file in SAVED_DATASET_FILES):
         return _read_saved_dataset(path, reading)
@@ -156,7 +159,11 @@ def _read(source: str | Path, reading: _Reading) -> Dataset:
     if path.is_dir():
         return read_image_folder(path, reading.classes, reading.size)
     if path.suffix.lower() == ".npz":
-        return _read_npz(path, reading)
+        try:
+            return _read_npz(path, reading)
+        except InputError as error:
+            error.source = str(path)
+            raise
     if table_kind(path) in SUFFIXES:
         return _read_table(read_table(path), reading)
     raise InputError(
@@ -238,7 +245,8 @@ def _npz_inputs(arrays: NpzArrays, path: Path) -> Inputs:
         values = arrays["vectors"]
         if values.dtype.kind not in "fiub":
             raise InputError(f"vectors of type {values.dtype}", source=str(path), remedy="give numbers")
-        return Vectors(values.astype(np.float32))
+        with np.errstate(over="ignore"):  # what is too large for float32 is infinite then, and refused
+            return Vectors(values.astype(np.float32))
     raise InputError(
         f"it holds {', '.join(sorted(arrays)) or 'nothing'}",
         source=str(path),
@@ -263,7 +271,28 @@ def _read_saved_dataset(path: Path, reading: _Reading) -> Dataset:
 
 
 def _read_hub(name: str, reading: _Reading) -> Dataset:
-    """Read ``NAME@SPLIT``, ``OWNER/NAME@SPLIT`` or ``OWNER/NAME/CONFIG@SPLIT``."""
+    return _from_hugging_face(load_from_hub(name), f"{HUB_PREFIX}{name}", reading)
+
+
+def load_from_hub(name: str) -> Any:
+    """Load one split of a data set of the Hugging Face hub. Code that comes with a data set is never run.
+
+    Parameters
+    ----------
+    name : str
+        ``NAME@SPLIT``, ``OWNER/NAME@SPLIT`` or ``OWNER/NAME/CONFIG@SPLIT``.
+
+    Returns
+    -------
+    datasets.Dataset
+
+    Raises
+    ------
+    InputError
+        If no split is named, or it cannot be loaded.
+    MissingDependencyError
+        If ``datasets`` is not installed.
+    """
     repository, _, split = name.partition("@")
     if not split:
         raise InputError(f"{HUB_PREFIX}{name} names no split", remedy=f"write {HUB_PREFIX}{name}@train")
@@ -271,14 +300,13 @@ def _read_hub(name: str, reading: _Reading) -> Dataset:
     identifier, config = "/".join(parts[:2]), "/".join(parts[2:]) or None
     datasets = _import_datasets()
     try:
-        loaded = datasets.load_dataset(identifier, config, split=split)
+        return datasets.load_dataset(identifier, config, split=split)
     except _loading_errors(datasets) as error:
         raise InputError(
             f"cannot be loaded: {_first_line(error)[:200]}",
             source=f"{HUB_PREFIX}{name}",
             remedy="check the name and the network, or save it to a folder with save_to_disk and give that",
         ) from None
-    return _from_hugging_face(loaded, f"{HUB_PREFIX}{name}", reading)
 
 
 def from_hugging_face(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from distilcal.config.schema import DataSettings
-from distilcal.data.catalogue import load_benchmark
+from distilcal.data.catalogue import DataSource, load_benchmark
 from distilcal.data.corruptions import corrupted, parse_corruption
 from distilcal.data.dataset import Dataset, Images, Role, overlap
 from distilcal.data.image_source import resize_images
@@ -205,7 +205,7 @@ def read_splits(settings: DataSettings, loaded: Mapping[str, Dataset] = MappingP
 def _read_train_dev_test(settings: DataSettings, loaded: Mapping[str, Dataset]) -> tuple[Dataset, Dataset, Dataset]:
     benchmark: dict[str, Dataset] = {}
     if settings.train.startswith(BENCHMARK_PREFIX) and "@" not in settings.train:
-        benchmark = load_benchmark(settings.train.removeprefix(BENCHMARK_PREFIX))
+        benchmark = load_benchmark(settings.train.removeprefix(BENCHMARK_PREFIX), source=settings.source or "auto")
         if "train" not in benchmark:
             raise InputError(
                 f"{settings.train!r} has no training split", remedy=f"use its {', '.join(benchmark)} as test or ood"
@@ -275,7 +275,7 @@ def _read_source(
             raise InputError("this example has no label", source=source, row=row, remedy="label it, or leave it out")
         return data if classes is None else data.with_classes(classes)
     if source.startswith(BENCHMARK_PREFIX):
-        return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes)
+        return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), role, classes, settings.source or "auto")
     # The order in which labels are numbered is known only if the user listed the classes.
     return read_dataset(
         source,
@@ -292,7 +292,7 @@ def _read_unlabelled(source: str, settings: DataSettings, loaded: Mapping[str, D
     if source in loaded:
         return loaded[source]
     if source.startswith(BENCHMARK_PREFIX):
-        return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), "train", None)
+        return read_benchmark(source.removeprefix(BENCHMARK_PREFIX), "train", None, settings.source or "auto")
     return read_unlabelled(source, columns=_columns(settings), size=settings.size or None)
 
 
@@ -307,7 +307,7 @@ def _columns(settings: DataSettings) -> Columns:
     )
 
 
-def read_benchmark(name: str, role: Role, classes: Sequence[str] | None) -> Dataset:
+def read_benchmark(name: str, role: Role, classes: Sequence[str] | None, source: DataSource = "auto") -> Dataset:
     """Return the split of a benchmark that serves as training, dev, test or out-of-domain data.
 
     Parameters
@@ -318,6 +318,8 @@ def read_benchmark(name: str, role: Role, classes: Sequence[str] | None) -> Data
         What the data are for.
     classes : sequence of str, optional
         The classes in order; by default the benchmark's own.
+    source : {"auto", "folder", "hub"}
+        Where the benchmark is read from.
 
     Returns
     -------
@@ -330,7 +332,7 @@ def read_benchmark(name: str, role: Role, classes: Sequence[str] | None) -> Data
         If the benchmark has no such split.
     """
     name, _, requested = name.partition("@")
-    splits = load_benchmark(name)
+    splits = load_benchmark(name, source=source)
     if requested:
         data = _join_splits(name, splits, requested.split("+"))
     else:

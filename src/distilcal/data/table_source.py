@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from distilcal.data.dataset import Choices, Dataset, Inputs, choices, texts
 from distilcal.errors import InputError, list_names
 from distilcal.io.tables import Place, Table, is_blank
-from distilcal.predictions import FloatArray, IntArray, labels_from_text
+from distilcal.predictions import FloatArray, IntArray, labels_from_text, text_array
 
 SOFT_LABEL_PREFIX = "label_prob_"  # one column per class
 INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -108,9 +108,11 @@ def dataset_from_table(
     inputs = _read_inputs(table, columns)
     rows = _labelled_rows(table, columns) if partly else np.ones(len(table), dtype=bool)
     labels, label_probs, classes = _read_answers(table, columns, classes, inputs, rows, labelled=labelled, by_index=by_index)
-    ids = np.array(table.texts(columns.id)) if columns.id else np.array([], dtype=str)
-    groups = np.array(table.texts(columns.group)) if columns.group else None
+    id_texts = table.texts(columns.id) if columns.id else []
+    group_texts = table.texts(columns.group) if columns.group else None
     try:
+        ids = text_array(id_texts, "id")
+        groups = None if group_texts is None else text_array(group_texts, "group")
         return Dataset(inputs, labels, tuple(classes or ()), ids, label_probs, groups, name=table.source)
     except InputError as error:
         raise _located(error, table) from None

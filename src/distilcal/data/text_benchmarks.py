@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distilcal.data.benchmark_classes import EMOTIONS, EMPATHY, NEWSGROUPS, NLI, PARAPHRASE
+from distilcal.data.benchmark_classes import EKMAN, EMOTIONS, EMPATHY, NEWSGROUPS, NLI, PARAPHRASE
 from distilcal.data.benchmark_parts import (
     SplitsByName,
     divide,
@@ -61,6 +61,30 @@ def read_goemotions(folder: Path) -> SplitsByName:
             labels.append(candidates[_draw(id_) % len(candidates)])
         splits[name] = Dataset(texts(table.texts("text")), np.array(labels), EMOTIONS, np.array(ids))
     return splits
+
+
+def ekman_label(id_: str, emotions: Sequence[str]) -> str:
+    """Return the one of Ekman's emotions, or neutral, that stands for the fine emotions of a comment.
+
+    Parameters
+    ----------
+    id_ : str
+        Of the comment; a hash of it draws one where several remain.
+    emotions : sequence of str
+        Its fine emotions, one or more.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> ekman_label("eebbqej", ["annoyance", "disapproval"])
+    'anger'
+    """
+    coarse = {fine: emotion for emotion, members in EKMAN.items() for fine in members}
+    candidates = sorted({EMOTIONS.index(coarse.get(emotion, emotion)) for emotion in emotions})
+    return EMOTIONS[candidates[_draw(id_) % len(candidates)]]
 
 
 def _draw(name: str) -> int:

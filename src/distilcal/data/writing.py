@@ -12,7 +12,9 @@ import numpy as np
 
 from distilcal.data.dataset import Choices, Dataset, Images, Texts, Vectors
 from distilcal.data.table_source import SOFT_LABEL_PREFIX, Columns
+from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write
+from distilcal.io.tables import is_blank
 
 TEXT, PAIR, CHOICES, ID, GROUP = "text", "text_pair", "choices", "id", "group"  # columns that have no other name
 
@@ -68,6 +70,11 @@ def write_dataset(data: Dataset, path: Path, columns: Columns | None = None) -> 
     columns : Columns, optional
         Names of the columns of a .jsonl.
 
+    Raises
+    ------
+    InputError
+        If a text is blank: it would be read as a missing value.
+
     Examples
     --------
     >>> import tempfile
@@ -116,5 +123,11 @@ def _records(data: Dataset, columns: Columns) -> Iterator[dict[str, Any]]:
         values |= {f"{SOFT_LABEL_PREFIX}{name}": label_probs[:, k].tolist() for k, name in enumerate(data.classes)}
     if columns.group:
         values[columns.group] = (data.ids if data.groups is None else data.groups).tolist()
+    for name in (columns.text, columns.pair, columns.group):
+        for number, text in enumerate(values.get(name, ())):
+            if is_blank(text):
+                raise InputError(
+                    f"the {name!r} {text!r} is blank", source=data.name, row=number, remedy="fill it or drop the example"
+                )
     for row in zip(*values.values(), strict=True):
         yield dict(zip(values, row, strict=True))
