@@ -1,5 +1,7 @@
 """The whole answer: overlap between sets, the threshold's origin, and what is said in words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from samples import make
@@ -21,17 +23,17 @@ def words(*sets, **settings):
 
 def test_overlap_is_found_by_content_in_any_order():
     dev, test = make(400, 4, seed=1), make(200, 4, seed=2, name="test")
-    assert shared_rows(test, dev) == 0
+    assert shared_rows(test, dev).rows == 0
     mixed = Predictions.from_logits(
         np.concatenate([dev.logits, test.logits[::-4]]), np.concatenate([dev.labels, test.labels[::-4]]), name="dev"
     )
-    assert shared_rows(test, mixed) == 0.25
-    assert "25.0% of the rows of test are in dev too" in words(test, mixed)
+    assert shared_rows(test, mixed).share == 0.25
+    assert "25.0% of the rows of test are in dev too (by chance about 0 of 200 would be)" in words(test, mixed)
     with pytest.raises(InputError, match="100% of the rows"):
         evaluate_model(test, test.select(np.random.default_rng(0).permutation(200)).rename("dev"), intervals=20)
     single = Predictions.from_logits(test.logits.astype(np.float32), test.labels)
-    assert shared_rows(test, single) > 0.95
-    assert shared_rows(test, Predictions.from_probs(test.probs, test.labels)) > 0.95
+    assert shared_rows(test, single).share > 0.95
+    assert shared_rows(test, Predictions.from_probs(test.probs, test.labels)).share > 0.95
 
 
 def test_rounded_predictions_are_no_proof_of_overlap():
@@ -42,7 +44,44 @@ def test_rounded_predictions_are_no_proof_of_overlap():
             probs = np.round(rng.dirichlet(np.ones(classes), size), 2)
             probs[:, 0] = 1 - probs[:, 1:].sum(axis=1)
             sets.append(Predictions.from_probs(np.abs(probs), rng.integers(0, classes, size)))
-        assert shared_rows(*sets) == 0
+        assert shared_rows(*sets).rows == 0
+
+
+def two_classes(rows, seed, *, ids=None, decimals=None):
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.normal(size=rows)
+    probs = 1 / (1 + np.exp(-np.column_stack([z, -z])))
+    if decimals is not None:
+        probs = np.column_stack([probs[:, 0].round(decimals), 1 - probs[:, 0].round(decimals)])
+    return Predictions.from_probs(probs, (rng.random(rows) > probs[:, 0]).astype(int), ids=ids)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("decimals", [None, 4, 3, 2])
+def test_two_classes_are_no_alarm_and_a_real_overlap_is(seed, decimals):
+    rng = np.random.default_rng(seed)
+    rows, other_rows = rng.integers(20, 3000, 2)
+    numbers = [str(i) for i in range(3000)]  # ids that count the rows of each file
+    test = two_classes(rows, 2 * seed, ids=numbers[:rows], decimals=decimals)
+    dev = two_classes(other_rows, 2 * seed + 1, ids=numbers[:other_rows], decimals=decimals)
+    assert shared_rows(test, dev).rows == 0
+    assert shared_rows(replace(test, ids=None), dev).rows == 0
+    assert shared_rows(test, test.select(rng.permutation(rows))).share == 1
+    if decimals is None:
+        half = test.select(np.arange(rows // 2))
+        assert shared_rows(replace(test, ids=None), half).share == pytest.approx(0.5, abs=0.03)
+
+
+def test_labels_without_confidence_are_compared_by_id():
+    rng = np.random.default_rng(0)
+    sets = [
+        Predictions.from_probs(np.eye(2)[rng.integers(0, 2, 400)], rng.integers(0, 2, 400), ids=[str(i) for i in range(400)])
+        for _ in range(2)
+    ]
+    found = shared_rows(*sets)
+    assert found.rows == 0
+    assert found.by_chance > 50
+    assert shared_rows(sets[0], sets[0]).share == 1
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,12 @@ from distilcal.metrics import (
     replicates,
 )
 from distilcal.metrics.rows import Rows
-from distilcal.predictions import FloatArray, Predictions
+from distilcal.predictions import FloatArray, IntArray, Predictions
 from distilcal.selective import RiskCoverage, Threshold, area_under, aurc, excess_area, risk_coverage, threshold
 
-DISTINCT_SHARE = 0.98  # share of distinct rows from which an equal row in another set is no coincidence
+EXACT_DECIMALS = 9  # of log-probabilities that are compared: equal rows come from the same input
+SINGLE_DECIMALS = 5  # the same, where one of two sets was saved in single precision
+SAME_ID_TOLERANCE = 1e-3  # of log-probabilities of rows that have the same id
 RESAMPLED_ENTRIES = 1_000_000_000  # rows × classes × resamples that take about twenty seconds
 RUN_METRICS = ("accuracy", "confidence", "nll", "brier", "ece", "ada_ece", "sce", "oe", "entropy")
 COMPARED_METRICS = ("accuracy", "nll", "brier", "ece")
@@ -181,8 +184,8 @@ class ModelEvaluation:
         The test predictions against those of the other model.
     resamples : int
         Number of bootstrap resamples behind every interval.
-    overlap : float
-        Share of the test rows that the calibration set holds too, recognised by their content.
+    overlap : SharedRows or None
+        The test rows that the calibration set holds too, recognised by their content; None without one.
     """
 
     test: SetEvaluation
@@ -195,7 +198,7 @@ class ModelEvaluation:
     ood: tuple[tuple[SetEvaluation, SetEvaluation | None], ...]
     comparison: Comparison | None
     resamples: int
-    overlap: float = 0.0
+    overlap: SharedRows | None = None
 
 
 @dataclass(frozen=True)
@@ -319,10 +322,10 @@ def evaluate_model(
         raise InputError(f"unknown calibration method {method!r}", remedy=f"choose one of {', '.join(FITS)}")
     ood = [_with_classes_of(test, shifted) for shifted in ood]
     sets = [test, *ood]
-    overlap = 0.0
+    overlap = None
     if calib is not None:
         calib = _with_classes_of(test, calib)
-        overlap = _check_overlap(test, calib)
+        overlap = check_overlap(test, calib)
     if intervals is None:
         largest = max(predictions.logits.size for predictions in sets)
         intervals = int(np.clip(RESAMPLED_ENTRIES // largest, 100, 1000))
@@ -495,12 +498,37 @@ def check_threshold(limit: Threshold, predictions: Predictions) -> ThresholdChec
     return ThresholdCheck(predictions.name, accuracy=accuracy, coverage=float(accepted.mean()))
 
 
-def shared_rows(test: Predictions, other: Predictions) -> float:
-    """Return the share of the rows of ``test`` that are in ``other`` too, with the same probabilities and label.
+@dataclass(frozen=True)
+class SharedRows:
+    """How many rows of one set are in another too.
 
-    Log-probabilities are compared to three decimals, so that the same predictions in another precision or unit are
-    recognised. Where predictions repeat within a set (rounded or certain ones do), equal rows prove nothing and the result
-    is 0.
+    Attributes
+    ----------
+    rows : int
+        Rows of the first set with the same probabilities and label as a row of the second; 0 if chance explains them.
+    by_chance : float
+        How many rows would be equal by chance alone, as the repetitions within the sets tell.
+    total : int
+        Rows of the first set.
+    """
+
+    rows: int
+    by_chance: float
+    total: int
+
+    @property
+    def share(self) -> float:
+        """The share of the first set's rows that are in the second."""
+        return self.rows / self.total
+
+
+def shared_rows(test: Predictions, other: Predictions) -> SharedRows:
+    """Count the rows of ``test`` that are in ``other`` too.
+
+    Rows with the same id are compared with each other: the same number in two files need not be the same example. All rows are
+    compared in full precision and, as one set may have been saved in single precision, to five decimals of their
+    log-probabilities. Rows that were rounded, or of models that are certain, repeat within a set too: that tells how many equal
+    rows are to be expected by chance, and only more than these count.
 
     Parameters
     ----------
@@ -509,21 +537,46 @@ def shared_rows(test: Predictions, other: Predictions) -> float:
 
     Returns
     -------
-    float
-        In [0, 1].
+    SharedRows
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> predictions = Predictions.from_logits(rng.normal(size=(100, 3)), np.zeros(100, int))
     >>> shared_rows(predictions, predictions.select(np.arange(50)))
-    0.5
+    SharedRows(rows=50, by_chance=0.0, total=100)
     """
-    test_keys, other_keys = _row_keys(test), _row_keys(other)
-    for keys in (test_keys, other_keys):
-        if len(np.unique(keys)) < DISTINCT_SHARE * len(keys):
-            return 0.0
-    return len(np.intersect1d(test_keys, other_keys)) / len(test)
+    found = [_same_rows(test, other, EXACT_DECIMALS), _same_rows(test, other, SINGLE_DECIMALS, at_least=3)]
+    if test.ids is not None and other.ids is not None:
+        found.append(_same_ids(test, other))
+    return max(found, key=lambda shared: shared.rows)
+
+
+def check_overlap(test: Predictions, calib: Predictions) -> SharedRows:
+    """Return how many test rows are in the calibration set; more than half is an error.
+
+    Parameters
+    ----------
+    test, calib : Predictions
+        Two sets with the same classes in the same order.
+
+    Returns
+    -------
+    SharedRows
+
+    Raises
+    ------
+    InputError
+        If the test would be on the rows of the fit.
+    """
+    overlap = shared_rows(test, calib)
+    if overlap.share > 0.5:
+        raise InputError(
+            f"{overlap.share:.0%} of the rows of {test.name!r} are in {calib.name!r} too (by chance "
+            f"{overlap.by_chance / overlap.total:.0%} would be): the test would be on the rows of the fit",
+            remedy="calibrate on other rows: split them with Predictions.split",
+        )
+    return overlap
 
 
 # ---- runs and studies --------------------------------------------------------------------------------------------------
@@ -652,6 +705,8 @@ def bootstrap_splits(
     metrics: Mapping[str, Mapping[str, Any]],
     *,
     resamples: int,
+    clusters: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    grid: tuple[float, float, float] | None = None,
 ) -> SplitsBootstrap:
     """Compute metrics with bootstrap replicates on splits, as given and scaled by the temperature that fits dev.
 
@@ -667,6 +722,10 @@ def bootstrap_splits(
         Name → ``{"metric": name in METRICS, **parameters}``.
     resamples : int
         Number of replicates.
+    clusters : mapping of str to array (N,)
+        The source of each row, for the splits whose rows share sources.
+    grid : (first, last, step), optional
+        Temperatures among which the best on dev is taken; by default the optimum is computed exactly.
 
     Returns
     -------
@@ -680,14 +739,14 @@ def bootstrap_splits(
     >>> result.samples["dev"]["scaled"]["ece"].shape
     (20,)
     """
-    calibrator = fit_temperature(predictions["dev"])
+    calibrator = fit_temperature(predictions["dev"], grid=grid)
     values: dict[str, dict[str, dict[str, float]]] = {}
     samples: dict[str, dict[str, dict[str, FloatArray]]] = {}
     for split in splits:
         values[split], samples[split] = {}, {}
         states = {"given": predictions[split], "scaled": calibrator(predictions[split])}
         for state, scores in states.items():
-            results = replicates(scores, metrics, resamples)
+            results = replicates(scores, metrics, resamples, clusters=clusters.get(split))
             values[split][state] = {name: value for name, (value, _) in results.items()}
             samples[split][state] = {name: drawn for name, (_, drawn) in results.items()}
     return SplitsBootstrap(calibrator.value, values, samples)
@@ -738,22 +797,54 @@ def _with_classes_of(test: Predictions, predictions: Predictions) -> Predictions
     return predictions if test.confidence_only else predictions.reorder_classes(test.classes)
 
 
-def _check_overlap(test: Predictions, calib: Predictions) -> float:
-    """Return the share of test rows in the calibration set; more than half is an error."""
-    overlap = shared_rows(test, calib)
-    if overlap > 0.5:
-        raise InputError(
-            f"{overlap:.0%} of the rows of {test.name!r} are in {calib.name!r} too: the test would be on the rows of the fit",
-            remedy="calibrate on other rows: split them with Predictions.split",
-        )
-    return overlap
+def _same_rows(test: Predictions, other: Predictions, decimals: int, at_least: int = 1) -> SharedRows:
+    """The rows of ``test`` with an equal one in ``other``, unless repetitions within the sets explain them."""
+    keys, other_keys = _row_keys(test, decimals), _row_keys(other, decimals)
+    rows = int(np.isin(keys, other_keys).sum())
+    # A row meets an equal one among the others of its own set as often as among as many rows of another one.
+    repeated, other_repeated = _share_repeated(keys), _share_repeated(other_keys)
+    by_chance = len(test) * max(1 - (1 - repeated) ** (len(other) / max(len(test) - 1, 1)), other_repeated)
+    variance = by_chance * max(1.0, len(test) / len(other))
+    is_chance = rows < at_least or rows <= by_chance + 4 * math.sqrt(variance)
+    return SharedRows(0 if is_chance else rows, by_chance, len(test))
 
 
-def _row_keys(predictions: Predictions) -> NDArray[Any]:
-    """Return one comparable value for the probabilities and label of each row."""
+def _same_ids(test: Predictions, other: Predictions) -> SharedRows:
+    """The rows of ``test`` that are equal to the row of ``other`` with the same id, if most of those with a common id are."""
+    assert test.ids is not None
+    assert other.ids is not None
+    ids, rows, other_rows = np.intersect1d(test.ids, other.ids, return_indices=True)
+    if not len(ids):
+        return SharedRows(0, 0.0, len(test))
+    log_probs, other_log_probs = _log_probs(test)[rows], _log_probs(other)[other_rows]
+    labels, other_labels = test.labels[rows], other.labels[other_rows]
+
+    def count_equal(order: IntArray) -> int:
+        near = np.abs(log_probs - other_log_probs[order]).max(axis=1) <= SAME_ID_TOLERANCE
+        return int((near & (labels == other_labels[order])).sum())
+
+    positions = np.arange(len(ids))
+    by_chance = float(count_equal(np.roll(positions, 1))) if len(ids) > 1 else 0.0
+    equal = count_equal(positions)
+    is_same_example = equal - by_chance > (len(ids) - by_chance) / 2  # else ids count the rows of each file
+    return SharedRows(equal if is_same_example else 0, by_chance, len(test))
+
+
+def _share_repeated(keys: NDArray[Any]) -> float:
+    """The share of rows that have an equal one in their own set."""
+    _, counts = np.unique(keys, return_counts=True)
+    return float(counts[counts > 1].sum() / len(keys))
+
+
+def _log_probs(predictions: Predictions) -> FloatArray:
     with np.errstate(divide="ignore"):
-        log_probs = np.maximum(np.log(predictions.probs), -999.0).round(3) + 0.0  # no -0
-    table = np.column_stack([log_probs, predictions.labels])
+        log_probs: FloatArray = np.maximum(np.log(predictions.probs), -999.0)
+    return log_probs
+
+
+def _row_keys(predictions: Predictions, decimals: int) -> NDArray[Any]:
+    """Return one comparable value for the probabilities and label of each row."""
+    table = np.column_stack([_log_probs(predictions).round(decimals) + 0.0, predictions.labels])  # no -0
     return np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
 
 

@@ -11,6 +11,8 @@ from distilcal import InputError, Predictions
 from distilcal.calibrate import (
     CALIBRATORS,
     FITS,
+    FitReport,
+    Temperature,
     cross_fitted,
     fit_dirichlet,
     fit_histogram,
@@ -365,6 +367,7 @@ def test_foreign_and_damaged_calibrators_are_refused(tmp_path):
     path = tmp_path / "c.json"
     found.save(path)
     content = json.loads(path.read_text())
+    del content["digest"]
     for change in ({"kind": "magic"}, {"format": "other"}, {"value": -1.0}, {"value": "x" * 3}, {"extra": 1}):
         path.write_text(json.dumps({**content, **change}))
         with pytest.raises(InputError):
@@ -445,3 +448,31 @@ def test_infinite_reports_are_saved_as_json(tmp_path):
     for bad in ({"penalty": -1.0}, {"grid": ()}, {"folds": 1}):
         with pytest.raises(InputError):
             fit_dirichlet(p, **bad)
+
+
+def test_a_changed_digit_of_a_saved_temperature_is_noticed(tmp_path):
+    path = tmp_path / "c.json"
+    Temperature(classes=("no", "yes"), fit=FitReport(50, 0.9, 0.8, True), value=1.25).save(path)
+    content = path.read_text()
+    assert load_calibrator(path).value == 1.25
+    path.write_text(content.replace("1.25", "1.75"))
+    with pytest.raises(InputError, match=r"c\.json: the file is damaged.*fit it again"):
+        load_calibrator(path)
+    by_hand = json.loads(content)
+    del by_hand["digest"]
+    path.write_text(json.dumps({**by_hand, "value": 1.75}))
+    assert load_calibrator(path).value == 1.75
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"format": "distilcal.calibrator/2"}, {"format": 1},
+     {"classes": "ny"}, {"classes": [1, 2]}, {"value": float("inf")}, {"value": [1.0, 2.0]},
+     {"value": "x"}, {"value": None}, {"fit": []}, {"fit": {"rows": 1}}, {"kind": []}, {"kind": "magic"}, {"more": 1}],
+    ids=repr,
+)  # fmt: skip
+def test_values_of_another_shape_are_one_clear_error(tmp_path, changes):
+    content = Temperature(classes=("no", "yes"), fit=FitReport(50, 0.9, 0.8, True), value=1.25).to_json()
+    (tmp_path / "c.json").write_text(json.dumps({**content, **changes}))
+    with pytest.raises(InputError, match="c.json"):
+        load_calibrator(tmp_path / "c.json")

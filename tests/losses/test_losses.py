@@ -1,6 +1,8 @@
 """Losses: properties that hold for all of LOSSES, and the degenerate cases."""
 
 import inspect
+from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -279,3 +281,15 @@ def test_crd_draws_from_other_classes_without_replacement():
         assert (labels[row] != own).all()
     few = ContrastiveDistillation(4, 5, labels, dim=6, negatives=200)
     assert few.draw(torch.arange(3)).shape == (3, 200)
+
+
+def test_crd_draws_all_sets_of_negatives_alike_and_rows_by_themselves():
+    labels = torch.tensor([2, 0, 0, 7, 7, 7])  # for row 0: two of the other five, ten sets
+    loss = ContrastiveDistillation(4, 5, labels, dim=6, negatives=2)
+    drawn = [loss.draw(torch.tensor([0, 0])) for _ in range(2000)]
+    sets = [tuple(tuple(sorted(row)) for row in pair.tolist()) for pair in drawn]
+    for row in (0, 1):
+        counts = Counter(pair[row] for pair in sets)
+        assert set(counts) == set(combinations(range(1, 6), 2))
+        assert sum((n - 200) ** 2 / 200 for n in counts.values()) < 27.9  # chi-squared with 9 degrees of freedom, p = 0.001
+    assert sum(first == second for first, second in sets) == pytest.approx(200, abs=60)  # equal by chance only

@@ -6,9 +6,20 @@ from samples import make, make_tied
 from scipy import stats
 
 from distilcal import InputError, Predictions, compare, evaluate
-from distilcal.metrics import CALIBRATION_ERRORS, METRICS, binomial_interval, definition, ece, holm, metric, replicates
+from distilcal.metrics import (
+    ALL_METRICS,
+    CALIBRATION_ERRORS,
+    METRICS,
+    binomial_interval,
+    definition,
+    ece,
+    holm,
+    metric,
+    replicates,
+)
 from distilcal.metrics.bootstrap import bootstrap_weights, calibrated_labels
 from distilcal.metrics.rows import Rows
+from distilcal.selective import aurc
 
 SOLVED = {"smooth_ece": 1e-9}  # a root found by iteration, not a sum
 SETS = [make(53, 5), make(7, 3, seed=4), make_tied()]
@@ -24,6 +35,40 @@ def test_a_resample_scores_what_its_copied_rows_score(name, p):
     for value, w in zip(got, weights, strict=True):
         index = np.repeat(np.arange(len(p)), w)
         assert value == pytest.approx(METRICS[name](p.probs[index], p.labels[index]), abs=SOLVED.get(name, 1e-12))
+
+
+@pytest.mark.parametrize("name", [*sorted(METRICS), "aurc"])
+@pytest.mark.parametrize("p", SETS, ids=repr)
+def test_a_resample_of_clusters_scores_what_its_copied_rows_score(name, p):
+    """Clusters differ in size, so resamples do: no metric may divide by the rows of the set."""
+    clusters = np.arange(len(p)) ** 2 % 5
+    (weights,) = bootstrap_weights(Rows.of(p), 20, seed=3, clusters=clusters)
+    assert len(set(weights.sum(axis=1))) > 1
+    for cluster in np.unique(clusters):
+        assert (weights[:, clusters == cluster] == weights[:, clusters == cluster][:, :1]).all()
+    got = ALL_METRICS[name].on_rows(Rows.of(p).resampled(weights))
+    for value, w in zip(got, weights, strict=True):
+        index = np.repeat(np.arange(len(p)), w)
+        assert value == pytest.approx(ALL_METRICS[name](p.probs[index], p.labels[index]), abs=SOLVED.get(name, 1e-12))
+
+
+def test_rows_that_are_copies_of_one_source_are_no_evidence():
+    p = make(60, 3)
+    copies = Predictions.from_logits(np.repeat(p.logits, 5, axis=0), np.repeat(p.labels, 5))
+    wanted = {"accuracy": {"metric": "accuracy"}}
+    spread = [
+        replicates(predictions, wanted, 400, clusters=clusters)["accuracy"][1].std()
+        for predictions, clusters in ((p, None), (copies, np.repeat(np.arange(60), 5)), (copies, None))
+    ]
+    assert spread[1] == pytest.approx(spread[0], rel=1e-12)
+    assert spread[2] < 0.6 * spread[0]
+
+
+@pytest.mark.parametrize("p", SETS, ids=repr)
+def test_aurc_is_that_of_predictions(p):
+    assert ALL_METRICS["aurc"](p.probs, p.labels) == pytest.approx(aurc(p), abs=1e-12)
+    assert "aurc" not in evaluate(p, intervals=None).metrics  # only where it is named
+    assert evaluate(p, ["aurc"], intervals=20)["aurc"].value == pytest.approx(aurc(p), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", CALIBRATION_ERRORS)

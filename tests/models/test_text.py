@@ -233,7 +233,8 @@ DAMAGES = {
 def test_a_damaged_model_is_an_input_error_of_one_line(tmp_path, damage):
     save_model(tmp_path, labels=("neg", "pos"))
     DAMAGES[damage](tmp_path)
-    with pytest.raises(InputError, match="the model cannot be loaded: ") as caught:
+    expected = "its weights have other shapes" if damage == "another width" else "the model cannot be loaded: "
+    with pytest.raises(InputError, match=expected) as caught:
         build_classifier(ModelSettings(name=str(tmp_path)), reviews())
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)

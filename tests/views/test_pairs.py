@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 from mixing_cases import Told, batch_of, dynamics_of  # noqa: E402
 
 from distilcal.config.schema import ViewSettings  # noqa: E402
-from distilcal.dynamics import regions, saliency  # noqa: E402
+from distilcal.dynamics import aum_halves, random_halves, regions, saliency  # noqa: E402
 from distilcal.errors import InputError  # noqa: E402
 from distilcal.losses import cross_entropy  # noqa: E402
 from distilcal.models.network import VectorNetwork  # noqa: E402
 from distilcal.views import StepContext, build_term, build_view, select_kept_rows  # noqa: E402
-from distilcal.views.pairs import current_saliency, extreme_partners  # noqa: E402
+from distilcal.views.pairs import current_saliency, divide_in_halves, extreme_partners  # noqa: E402
 
 # ---- pairs -------------------------------------------------------------------------------------------------------------
 
@@ -111,6 +111,34 @@ def test_halves_pair_at_random_across_and_any_half_among_all():
             assert keep.all()
             assert (partner != np.arange(40)).all()
             assert (high[partner] == high).any()
+
+
+@pytest.mark.parametrize("candidates", ["all", "batch"])
+@pytest.mark.parametrize("pairs", ["halves", "similar", "dissimilar"])
+def test_random_halves_replace_those_by_aum_and_nothing_else(pairs, candidates):
+    rng = np.random.default_rng(1)
+    dynamics = dynamics_of(rng.normal(size=(41, 3)), rng.integers(0, 3, 41), rng.normal(size=41))
+    batch = batch_of(torch.randn(41, 3), dynamics.labels)
+    settings = ViewSettings(kind="manifold", pairs=pairs, candidates=candidates, halves="random")
+    found = []
+    for seed in (0, 1):
+        half = random_halves(dynamics, seed)
+        assert half.sum() == 21
+        assert (half != aum_halves(dynamics)).any()
+        assert (divide_in_halves(settings, dynamics, seed) == half).all()
+        partner, keep = build_view(settings, 3, dynamics, seed=seed).pairs(Told(), batch, 0)
+        assert keep.all()
+        assert (half[partner] != half).all()
+        found.append(half)
+    assert (found[0] != found[1]).any()
+    shuffled = rng.permutation(41)
+    assert (random_halves(dynamics.select(shuffled), 1) == found[1][shuffled]).all(), "the order of rows does not matter"
+
+
+def test_random_halves_need_pairs_across_halves():
+    for changes in ({"pairs": "random"}, {"pairs": "regions"}, {"pairs": "similar", "any_half": True}):
+        with pytest.raises(InputError, match="has no effect"):
+            ViewSettings(kind="manifold", halves="random", **changes)
 
 
 def test_plain_gradients_at_the_features_would_not_tell_two_classes_apart():

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distilcal.calibrate.affine import Dirichlet, Matrix, Vector, fit_dirichlet, fit_matrix, fit_vector, odir_objective
-from distilcal.calibrate.base import FORMAT, Calibrator, FitReport, assign_folds
+from distilcal.calibrate.base import FORMAT, Calibrator, FitReport, assign_folds, content_digest
 from distilcal.calibrate.binned import Histogram, Isotonic, fit_histogram, fit_isotonic
 from distilcal.calibrate.temperature import Temperature, fit_temperature
 from distilcal.errors import InputError
@@ -127,15 +127,21 @@ def load_calibrator(path: str | Path) -> Calibrator:
     if path.suffix not in (".json", ".npz"):
         raise InputError("is neither .json nor .npz", source=str(path), remedy="give what Calibrator.save wrote")
     try:
-        head, numbers = _read_npz(path) if path.suffix == ".npz" else _split_json(json.loads(path.read_text(encoding="utf-8")))
+        head, numbers = _read_npz(path) if path.suffix == ".npz" else _split_json(_read_json(path))
+        if head["format"] != FORMAT and str(head["format"]).startswith(FORMAT.rpartition("/")[0]):
+            raise InputError(
+                f"it is of format {head['format']!r:.60}, this version of distilcal reads {FORMAT!r}",
+                source=str(path),
+                remedy="install a newer distilcal, or fit it again",
+            )
         calibrator = _build_calibrator(head, numbers)
     except FileNotFoundError:
         raise InputError("there is no such file", source=str(path)) from None
     except InputError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError):  # ValueError: not JSON, not UTF-8, not a number
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):  # ValueError: not JSON, not UTF-8, no number
         raise InputError("this is not a saved calibrator", source=str(path), remedy="give what Calibrator.save wrote") from None
-    if isinstance(calibrator, Temperature) and not calibrator.value > 0:
+    if isinstance(calibrator, Temperature) and (np.ndim(calibrator.value) or not 0 < calibrator.value < np.inf):
         raise InputError(f"temperature {calibrator.value} is not positive", source=str(path), remedy="fit it again")
     return calibrator
 
@@ -173,6 +179,8 @@ def calibrator_from_json(content: dict[str, Any]) -> Calibrator:
 def _build_calibrator(head: dict[str, Any], numbers: dict[str, Any]) -> Calibrator:
     if head["format"] != FORMAT:
         raise KeyError("format")
+    if not isinstance(head["classes"], list) or not all(isinstance(name, str) for name in head["classes"]):
+        raise KeyError("classes")
     values = {name: _number_or_array(value) for name, value in numbers.items()}
     report = _report_from_json(head["fit"])
     return CALIBRATORS[head["kind"]](classes=tuple(head["classes"]), fit=report, **values)
@@ -184,6 +192,19 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     with open_npz(path) as arrays:
         head = json.loads(str(arrays["head"]))
         return head, {name: arrays[name] for name in arrays if name != "head"}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The content of a file; one that was written by hand has no digest."""
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    expected = content.pop("digest", None)
+    if expected is not None and expected != content_digest(content):
+        raise InputError(
+            "the file is damaged: it is not as it was saved",
+            source=str(path),
+            remedy="fit it again, or remove its digest if you changed it",
+        )
+    return content
 
 
 def _split_json(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -224,7 +224,7 @@ def odir_objective(
 ) -> tuple[float, FloatArray, FloatArray]:
     """Compute ``NLL + λ Σ_{i≠j} W_ij² + μ Σ b_j²`` of ``softmax(W x + b)`` with its gradients.
 
-    P004 divides the sums by K(K - 1) and K: use λ/(K(K - 1)) and μ/K for its objective.
+    Hebbalaguppe et al. divide the sums by K(K - 1) and K: use λ/(K(K - 1)) and μ/K for its objective.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, replace
@@ -102,8 +103,9 @@ class Calibrator:
 
         path = Path(path)
         if path.suffix == ".json":
+            content = self.to_json()
             with atomic_write(path) as file:
-                file.write(json.dumps(self.to_json(), indent=2).encode())
+                file.write(json.dumps({**content, "digest": content_digest(content)}, indent=2).encode())
         elif path.suffix == ".npz":
             arrays = {name: np.asarray(value) for name, value in self._numbers().items()}
             with atomic_write(path) as file:
@@ -124,6 +126,22 @@ class Calibrator:
 
     def _numbers(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("classes", "fit")}
+
+
+def content_digest(content: dict[str, Any]) -> str:
+    """Return a hash of what ``Calibrator.to_json`` returned, which a .json holds beside it; an .npz has checksums of its own.
+
+    Parameters
+    ----------
+    content : dict
+        The calibrator.
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits.
+    """
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 NO_FIT = FitReport(rows=0, nll_before=np.nan, nll_after=np.nan, converged=False)  # until `with_report` replaces it

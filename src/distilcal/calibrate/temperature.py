@@ -59,8 +59,8 @@ def fit_temperature(
     predictions : Predictions
         Predictions on a development split.
     grid : (first, last, step), optional
-        Return what a scan of this grid would choose, the smallest T among equals, also for rows without a mistake. P000 and
-        P001 use ``(0.01, 5.0, 0.01)``. Only grid points around the optimum are computed.
+        Return what a scan of this grid would choose, the smallest T among equals, also for rows without a mistake.
+        Hosseini & Caragea and Park & Caragea use ``(0.01, 5.0, 0.01)``. Only grid points around the optimum are computed.
     bounds : (low, high), optional
         Limits of T; by default far beyond what any logits need.
 

@@ -69,7 +69,7 @@ def regions(dynamics: Dynamics, fraction: float = 0.33, *, disjoint: bool = Fals
 
 
 def aum_halves(dynamics: Dynamics) -> NDArray[np.bool_]:
-    """Return True for the examples in the half of high AUM: those at the median and above (P001).
+    """Return True for the examples in the half of high AUM: those at the median and above (Park & Caragea).
 
     Parameters
     ----------
@@ -91,6 +91,37 @@ def aum_halves(dynamics: Dynamics) -> NDArray[np.bool_]:
     [True, False]
     """
     high: NDArray[np.bool_] = dynamics.aum >= np.median(dynamics.aum)
+    return high
+
+
+def random_halves(dynamics: Dynamics, seed: int = 0) -> NDArray[np.bool_]:
+    """Return True for a random half of the examples, whatever their AUM: the control for halves by AUM.
+
+    Parameters
+    ----------
+    dynamics : Dynamics
+        The recorded table.
+    seed : int, default 0
+        Decides the division, together with the ids; the order of the rows does not matter.
+
+    Returns
+    -------
+    array of bool, shape (N,)
+        Of an odd number of examples, one more is True.
+
+    Examples
+    --------
+    >>> from distilcal.dynamics import Recorder
+    >>> recorder = Recorder(["a", "b"], [0, 1], ["no", "yes"])
+    >>> recorder.record([0, 1], np.array([[2.0, 0.0], [1.0, 0.0]]))
+    >>> recorder.end_epoch()
+    >>> int(random_halves(recorder.dynamics()).sum())
+    1
+    """
+    by_id = np.argsort(dynamics.ids, kind="stable")
+    shuffled = np.random.default_rng([seed, len(by_id)]).permutation(by_id)
+    high = np.zeros(len(by_id), dtype=bool)
+    high[shuffled[: (len(by_id) + 1) // 2]] = True
     return high
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json, write_json
-from distilcal.io.folders import MANIFEST, file_digest, sealed_folder
+from distilcal.io.folders import MANIFEST, sealed_folder, verify_folder
 from distilcal.predictions import find_rows
 
 Floats = NDArray[np.floating[Any]]
@@ -169,14 +169,10 @@ def load_dynamics(folder: str | Path) -> Dynamics:
         folder = folder / "dynamics"  # of a run's stage
     if not (folder / "confidence.npy").exists() or not (folder / MANIFEST).exists():
         raise InputError("there is no map in it", source=str(folder), remedy="train a stage with record = true")
-    manifest = read_json(folder / MANIFEST)
+    verify_folder(folder, "remove it and record it again")
     try:
-        is_intact = all(file_digest(folder / name) == value for name, value in manifest["files"].items())
         classes = tuple(str(c) for c in read_json(folder / "classes.json"))
         arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")}
-        dynamics = Dynamics(classes=classes, **arrays)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        is_intact = False
-    if not is_intact:
-        raise InputError("this map is damaged", source=str(folder), remedy="remove it and record it again")
-    return dynamics
+        return Dynamics(classes=classes, **arrays)
+    except (OSError, ValueError, TypeError):
+        raise InputError("this map is damaged", source=str(folder), remedy="remove it and record it again") from None

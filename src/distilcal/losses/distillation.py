@@ -38,11 +38,13 @@ def kd(
     temperature : float, default 1.0
         T: both sets of logits are divided by it.
     student_temperature : float, optional
-        Divides the student's logits in place of T; with 1 and ``t_squared=False`` only the teacher's are divided (P000).
+        Divides the student's logits in place of T; with 1 and ``t_squared=False`` only the teacher's are divided, as by
+        Hosseini & Caragea.
     t_squared : bool, default True
-        Whether to multiply by T², which keeps the size of the gradient as T grows. P004 does, P003 does not.
+        Whether to multiply by T², which keeps the size of the gradient as T grows. Hosseini & Caragea do not; Mishra et al.
+        and Sultan do not say.
     reduction : {"batch", "classes"}, default "batch"
-        ``"classes"`` divides by K too (P002's scaled KD).
+        ``"classes"`` divides by K too (Mishra et al.'s scaled KD).
 
     Returns
     -------

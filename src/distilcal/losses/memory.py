@@ -261,7 +261,7 @@ class ContrastiveDistillation(nn.Module):
     noise-contrastive loss, ``-mean_i [log P⁺/(P⁺ + k/n) + Σ_neg log (k/n)/(P⁻ + k/n)]``, once for each side, whose constants Z
     are set by the first batch and then frozen. Range: [0, ∞).
 
-    Memory: two banks of n_data × dim, and N × n_data scores at a time. Cost: O(N · n_data · dim).
+    Memory: two banks of n_data × dim, and N × n_data scores at a time. Cost: O(N · n_data · dim), and O(N · negatives) to draw.
 
     Parameters
     ----------
@@ -308,6 +308,7 @@ class ContrastiveDistillation(nn.Module):
         n_data = len(labels)
         self.negatives, self.temperature, self.momentum = negatives, temperature, momentum
         self.generator = torch.Generator().manual_seed(seed)
+        self.classes = ExamplesByClass(labels)
         self.embed_student = nn.Linear(features, dim)
         self.embed_teacher = nn.Linear(teacher_features, dim)
         self.student_bank: Tensor
@@ -327,10 +328,10 @@ class ContrastiveDistillation(nn.Module):
         return self.contrast(features, teacher_features, torch.cat([ids[:, None], self.draw(ids)], dim=1))
 
     def draw(self, ids: Tensor) -> Tensor:
-        """Return indices (N, negatives) of samples of other classes."""
-        other = (self.labels[None] != self.labels[ids, None]).to(torch.float32)  # (N, n_data)
-        enough = bool((other.sum(dim=1) >= self.negatives).all())
-        return torch.multinomial(other.cpu(), self.negatives, replacement=not enough, generator=self.generator).to(ids.device)
+        """Return indices (N, negatives) of samples of other classes, every row drawn by itself."""
+        seed = int(torch.randint(2**62, (), generator=self.generator))  # the generator's state is what a resumed run restores
+        drawn = self.classes.draw_others(self.labels[ids].cpu().numpy(), self.negatives, np.random.default_rng(seed))
+        return torch.from_numpy(drawn).to(ids.device)
 
     def contrast(self, features: Tensor, teacher_features: Tensor, index: Tensor) -> Tensor:
         """Return the loss with given indices (N, 1 + negatives), the positive first, and update the banks."""
@@ -363,6 +364,42 @@ class ContrastiveDistillation(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Restore the generator's state."""
         self.generator.set_state(state)
+
+
+class ExamplesByClass:
+    """The examples of each class, to draw from those of all other classes.
+
+    Parameters
+    ----------
+    labels : Tensor of int, shape (n_data,)
+        Labels of all examples.
+
+    Examples
+    --------
+    >>> examples = ExamplesByClass(torch.tensor([0, 1, 0, 1]))
+    >>> sorted(examples.draw_others(np.array([0]), 2, np.random.default_rng(0))[0].tolist())
+    [1, 3]
+    """
+
+    def __init__(self, labels: Tensor):
+        values = labels.cpu().numpy()
+        self.order = np.argsort(values, kind="stable")  # positions of the examples, class by class
+        self.labels, self.starts, self.counts = np.unique(values[self.order], return_index=True, return_counts=True)
+
+    def draw_others(self, labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Return positions (N, count) of examples of other classes than ``labels`` (N,).
+
+        Without replacement in each row; with it in all rows if one of them has fewer than ``count`` other examples.
+        """
+        own = np.searchsorted(self.labels, labels)
+        replace = bool((len(self.order) - self.counts[own]).min() < count)
+        drawn = np.empty((len(labels), count), dtype=np.int64)
+        for row, start, size in zip(drawn, self.starts[own], self.counts[own], strict=True):
+            # A partial shuffle: a tenth of the time of torch.multinomial, which draws and sorts a number for every example.
+            places = rng.choice(len(self.order) - size, count, replace=replace, shuffle=False)
+            places += size * (places >= start)  # past the examples of the own class
+            self.order.take(places, out=row)
+        return drawn
 
 
 def _noise_contrast(p: Tensor, n_data: int) -> Tensor:

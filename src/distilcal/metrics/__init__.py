@@ -18,6 +18,7 @@ from distilcal.metrics.bootstrap import (
 from distilcal.metrics.class_wise import ace, sce, tace
 from distilcal.metrics.decorator import metric
 from distilcal.metrics.definitions import (
+    ALL_METRICS,
     CALIBRATION_ERRORS,
     HIGHER_IS_BETTER,
     HUMAN_METRICS,
@@ -30,12 +31,14 @@ from distilcal.metrics.definitions import (
 )
 from distilcal.metrics.human import human_cross_entropy, human_ece, human_tv
 from distilcal.metrics.intervals import binomial_interval, holm, is_significant, paired_interval
+from distilcal.metrics.ranking import aurc
 from distilcal.metrics.reliability_diagram import Reliability, reliability
 from distilcal.metrics.rows import Closed
 from distilcal.metrics.scores import accuracy, brier, confidence, entropy, nll
 from distilcal.metrics.top_label import ada_ece, debiased_ece, ece, ks, mce, oe, rmsce, smooth_ece
 
 __all__ = [
+    "ALL_METRICS",
     "CALIBRATION_ERRORS",
     "HIGHER_IS_BETTER",
     "HUMAN_METRICS",
@@ -53,6 +56,7 @@ __all__ = [
     "accuracy",
     "ace",
     "ada_ece",
+    "aurc",
     "binomial_interval",
     "brier",
     "compare",

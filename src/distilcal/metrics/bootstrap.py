@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from distilcal.errors import InputError
 from distilcal.metrics.class_wise import SHARED_VARIANTS, class_means
 from distilcal.metrics.definitions import (
+    ALL_METRICS,
     CALIBRATION_ERRORS,
     HIGHER_IS_BETTER,
     HUMAN_METRICS,
@@ -28,6 +29,7 @@ from distilcal.metrics.intervals import centred_interval, holm, is_significant, 
 from distilcal.metrics.rows import Closed, Rows
 from distilcal.predictions import FloatArray, Predictions, join
 
+MOST_RESAMPLES = 100_000
 NULL_DRAWS = 200  # label sets behind a null value; its mean needs far fewer than an interval's ends
 CHUNK_BYTES = 1 << 27  # memory for the resamples that are processed at a time
 
@@ -354,7 +356,12 @@ def compare(
 
 
 def replicates(
-    predictions: Predictions, metrics: Mapping[str, Mapping[str, Any]], count: int, *, seed: int = 0
+    predictions: Predictions,
+    metrics: Mapping[str, Mapping[str, Any]],
+    count: int,
+    *,
+    seed: int = 0,
+    clusters: NDArray[Any] | None = None,
 ) -> dict[str, tuple[float, FloatArray]]:
     """Compute metrics with their bootstrap replicates, for comparisons that are made later.
 
@@ -370,6 +377,8 @@ def replicates(
         Number of replicates.
     seed : int
         Seed of the resampling.
+    clusters : array (N,), optional
+        The source of each row; rows of one source are drawn together. By default each row is a source of its own.
 
     Returns
     -------
@@ -394,11 +403,11 @@ def replicates(
     def score_all(resampled: Rows) -> dict[str, FloatArray]:
         return {name: metric.on_rows(resampled) for name, metric in chosen.items()}
 
-    samples = _concatenate(score_all(rows.resampled(chunk)) for chunk in bootstrap_weights(rows, count, seed))
+    samples = _concatenate(score_all(rows.resampled(chunk)) for chunk in bootstrap_weights(rows, count, seed, clusters))
     return {name: (values[name], samples[name]) for name in chosen}
 
 
-def bootstrap_weights(rows: Rows, count: int, seed: int) -> Iterator[NDArray[Any]]:
+def bootstrap_weights(rows: Rows, count: int, seed: int, clusters: NDArray[Any] | None = None) -> Iterator[NDArray[Any]]:
     """Draw bootstrap resamples, as how often each row is in each of them.
 
     Parameters
@@ -409,6 +418,9 @@ def bootstrap_weights(rows: Rows, count: int, seed: int) -> Iterator[NDArray[Any
         Number of resamples.
     seed : int
         Seed; the same number of rows and the same seed give the same resamples.
+    clusters : array (N,), optional
+        The source of each row. As many sources are drawn as there are, each with all its rows; the number of rows of a
+        resample then varies.
 
     Yields
     ------
@@ -416,12 +428,16 @@ def bootstrap_weights(rows: Rows, count: int, seed: int) -> Iterator[NDArray[Any
         A chunk of the resamples, small enough for bounded memory.
     """
     n = len(rows.probs)
+    source = None
+    if clusters is not None:
+        names, source = np.unique(clusters, return_inverse=True)
+        n = len(names)
     rng = np.random.default_rng([seed, 0])
     for size in _chunk_sizes(rows, count):
         weights = np.empty((size, n), np.uint16)
         for row in weights:
             row[:] = np.bincount(rng.integers(0, n, n), minlength=n)
-        yield weights
+        yield weights if source is None else weights[:, source]
 
 
 def calibrated_labels(rows: Rows, count: int, seed: int) -> Iterator[NDArray[Any]]:
@@ -492,7 +508,7 @@ def _default_metrics(confidence_only: bool, has_votes: bool) -> list[str]:
 
 
 def _check_metric(name: str, confidence_only: bool) -> None:
-    known = [*METRICS, *HUMAN_METRICS]
+    known = list(ALL_METRICS)
     if name not in known:
         near = get_close_matches(name, known, n=3)
         raise InputError(f"there is no metric {name!r}", remedy="did you mean " + ", ".join(near or known) + "?")
@@ -504,8 +520,7 @@ def _known_metric(name: str, settings: Mapping[str, Any], common: Mapping[str, A
     """Combine the parameters of a metric with those of all metrics, as far as it has them."""
     applicable = {key: value for key, value in common.items() if key in parameters(name, {})}
     params = parameters(name, {**applicable, **settings})
-    function = METRICS[name] if name in METRICS else HUMAN_METRICS[name]
-    return _ChosenMetric(partial(function.on_rows, **params), params, definition(name, params))
+    return _ChosenMetric(partial(ALL_METRICS[name].on_rows, **params), params, definition(name, params))
 
 
 def _on_copies(function: ArrayMetric, rows: Rows) -> FloatArray:
@@ -581,6 +596,10 @@ class _ChunkProgress:
 def _check_resampling(intervals: int, level: float) -> None:
     if intervals < 2:
         raise InputError(f"{intervals} bootstrap resamples give no interval", remedy="give at least 100, or None")
+    if intervals > MOST_RESAMPLES:
+        raise InputError(
+            f"{intervals:,} bootstrap resamples, expected at most {MOST_RESAMPLES:,}", remedy="1,000 are enough for most uses"
+        )
     if not 0 < level < 1:
         raise InputError(f"level {level} is not between 0 and 1")
 

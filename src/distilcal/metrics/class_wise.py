@@ -38,7 +38,8 @@ def sce(
     closed : {"right", "left"}
         Whether bins are (lo, hi] or [lo, hi).
     variant : {"sound", "author", "focal", "gce"}
-        Released code: ``"author"`` (P004) drops probabilities of exactly 0, ``"focal"`` also stops at the highest label that
+        Released code: ``"author"`` (Hebbalaguppe et al.) drops probabilities of exactly 0, ``"focal"`` also stops at the
+        highest label that
         occurs, ``"gce"`` gives 1.0 a bin of its own and drops zeros from N.
 
     Returns
@@ -69,7 +70,8 @@ def ace(rows: Rows, *, bins: int = 15, variant: Literal["nixon", "p004", "gce"] 
     """Adaptive calibration error: the mean gap of every class's probability over equal-mass bins.
 
     ``1/K Σ_k Σ_r n_rk/N · |frequency_rk - mean p_rk|``. Range [0, 1], lower is better. The paper's 1/R is n_r/N if R divides
-    N and no scores are equal; here equal scores stay in one bin, which weighs what it holds. The ACE that P004 *prints* is
+    N and no scores are equal; here equal scores stay in one bin, which weighs what it holds. The ACE that
+    Hebbalaguppe et al. *print* is
     top-label: see `ada_ece`.
 
     Parameters

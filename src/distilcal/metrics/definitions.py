@@ -22,6 +22,7 @@ from distilcal.errors import InputError
 from distilcal.metrics.class_wise import ace, sce, tace
 from distilcal.metrics.decorator import Metric
 from distilcal.metrics.human import human_cross_entropy, human_ece, human_tv
+from distilcal.metrics.ranking import aurc
 from distilcal.metrics.scores import accuracy, brier, confidence, entropy, nll
 from distilcal.metrics.top_label import ada_ece, debiased_ece, ece, ks, mce, oe, rmsce, smooth_ece
 
@@ -51,10 +52,15 @@ HUMAN_METRICS: dict[str, Metric[...]] = {
     "human_ece": human_ece,
 }
 
+# Known by name, but not among those that are computed where none is named.
+RANKING_METRICS: dict[str, Metric[...]] = {"aurc": aurc}
+
+ALL_METRICS: dict[str, Metric[...]] = {**METRICS, **HUMAN_METRICS, **RANKING_METRICS}
+
 CALIBRATION_ERRORS = ("ece", "mce", "oe", "rmsce", "ada_ece", "sce", "ace", "tace", "ks", "smooth_ece", "debiased_ece")
 CLASS_WISE = ("sce", "ace", "tace")
 EQUAL_MASS = ("rmsce", "ada_ece", "ace", "tace")
-TOP_LABEL = ("accuracy", "confidence", "ece", "mce", "oe", "rmsce", "ada_ece", "ks", "smooth_ece", "debiased_ece")
+TOP_LABEL = ("accuracy", "confidence", "ece", "mce", "oe", "rmsce", "ada_ece", "ks", "smooth_ece", "debiased_ece", "aurc")
 HIGHER_IS_BETTER = ("accuracy",)
 NO_DIRECTION = ("confidence", "entropy")
 UPPER_LIMIT = {"nll": np.inf, "entropy": np.inf, "human_cross_entropy": np.inf, "brier": 2.0}  # 1 for all others
@@ -64,6 +70,7 @@ FIXED_DEFINITIONS = {
     "nll": "nats",
     "brier": "sum over classes",
     "entropy": "nats",
+    "aurc": "area under risk and coverage",
     "ks": "no bins",
     "smooth_ece": "reflected Gaussian kernel, σ = smECE",
     "human_tv": "½ Σ|p - votes|",
@@ -78,7 +85,7 @@ def parameters(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     name : str
-        A name in ``METRICS`` or ``HUMAN_METRICS``.
+        A name in ``ALL_METRICS``.
     params : mapping
         The parameters that differ from their defaults.
 
@@ -96,7 +103,7 @@ def parameters(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     >>> parameters("mce", {"bins": 10})
     {'bins': 10, 'closed': 'right'}
     """
-    function = {**METRICS, **HUMAN_METRICS}[name]
+    function = ALL_METRICS[name]
     signature = inspect.signature(function).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in signature if parameter.kind is parameter.KEYWORD_ONLY}
     unknown = sorted(set(params) - set(defaults))
@@ -111,7 +118,7 @@ def definition(name: str, params: Mapping[str, Any]) -> str:
     Parameters
     ----------
     name : str
-        A name in ``METRICS`` or ``HUMAN_METRICS``.
+        A name in ``ALL_METRICS``.
     params : mapping
         The parameters that differ from their defaults.
 

@@ -409,6 +409,13 @@ class Rows:
         )
 
     @cached_property
+    def totals(self) -> IntArray:
+        """The number of rows: (), or (R,) in resamples, which may differ in size if whole clusters are drawn."""
+        if self.weights is None:
+            return np.asarray(len(self.probs))
+        return np.asarray(self.weights.sum(axis=1, dtype=np.int64))
+
+    @cached_property
     def predicted(self) -> IntArray:
         """The most probable class of each row, (N,)."""
         return self.probs.argmax(axis=1) if self._predicted is None else self._predicted

@@ -121,7 +121,7 @@ def brier(rows: Rows) -> FloatArray:
 def entropy(rows: Rows) -> FloatArray:
     """Mean entropy ``-Σ_k p_k log p_k`` of the predicted distributions, in nats.
 
-    Range [0, log K], no direction. P003 follows it while a student trains.
+    Range [0, log K], no direction. Sultan follows it while a student trains.
 
     Parameters
     ----------

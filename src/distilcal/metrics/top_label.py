@@ -29,7 +29,8 @@ def ece(rows: Rows, *, bins: int = 15, closed: Closed = "right", variant: Litera
     bins : int
         Number of bins.
     closed : {"right", "left"}
-        Whether bins are (lo, hi] (P004: 15 bins) or [lo, hi) (P000, P001: 10 bins). Either way 0 is in the first bin and 1
+        Whether bins are (lo, hi] (Hebbalaguppe et al.: 15 bins) or [lo, hi) (Hosseini & Caragea, Park & Caragea: 10 bins).
+        Either way 0 is in the first bin and 1
         in the last.
     variant : {"sound", "gce"}
         ``"gce"`` reproduces Google's released code, which gives a confidence of 1.0 a bin of its own.
@@ -94,7 +95,7 @@ def oe(rows: Rows, *, bins: int = 15, closed: Closed = "right") -> FloatArray:
     """Overconfidence error: the gaps of overconfident bins, weighted by their confidence.
 
     ``Σ_b n_b/N · confidence_b · max(confidence_b - accuracy_b, 0)`` over equal-width bins. Range [0, 1], lower is better.
-    The OE columns of P002.
+    The OE columns of Mishra et al.
 
     Parameters
     ----------
@@ -168,7 +169,7 @@ def rmsce(rows: Rows, *, bins: int = 15, variant: Literal["sound", "gce"] = "sou
 def ada_ece(rows: Rows, *, bins: int = 15, variant: Literal["sound", "author"] = "sound") -> FloatArray:
     """Adaptive ECE: the mean gap between confidence and accuracy over equal-mass bins of confidence.
 
-    ``Σ_b n_b/N · |accuracy_b - confidence_b|``. Range [0, 1], lower is better. What P004 prints as ACE.
+    ``Σ_b n_b/N · |accuracy_b - confidence_b|``. Range [0, 1], lower is better. What Hebbalaguppe et al. print as ACE.
 
     Parameters
     ----------
@@ -239,7 +240,7 @@ def ks(rows: Rows, *, variant: Literal["sound", "author"] = "sound") -> FloatArr
     cumulative = np.cumsum(rows.top.sorted_residuals, axis=-1)
     if rows.top.group_ends is not None:
         cumulative = cumulative[..., rows.top.group_ends - 1]
-    return np.asarray(np.abs(cumulative).max(axis=-1) / len(rows.probs))
+    return np.asarray(np.abs(cumulative).max(axis=-1) / rows.totals)
 
 
 @metric
@@ -274,7 +275,7 @@ def smooth_ece(rows: Rows, *, grid: int = 1024) -> FloatArray:
     """
     if grid < 16:
         raise InputError(f"a grid of {grid} is too coarse", remedy="give at least 16")
-    return smoothed_error(residual_histogram(rows.top, grid) / len(rows.probs))
+    return smoothed_error(residual_histogram(rows.top, grid) / rows.totals[..., None])
 
 
 @metric

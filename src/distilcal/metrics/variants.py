@@ -17,7 +17,7 @@ Rule = Callable[[FloatArray, int], IntArray]  # scores (N,), number of bins → 
 
 
 def width_open_at_zero(scores: FloatArray, bins: int) -> IntArray:
-    """Return bins of equal widths (lo, hi]: a score of exactly 0 is in no bin (P004, MDCA, focal_calibration).
+    """Return bins of equal widths (lo, hi]: a score of exactly 0 is in no bin (Hebbalaguppe et al., MDCA, focal_calibration).
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def mass_focal(scores: FloatArray, bins: int) -> IntArray:
 
 
 def mass_p004(scores: FloatArray, bins: int) -> IntArray:
-    """Return the bins of class-wise ACE of P004 and MDCA: every int(N/bins)-th value is an edge; the smallest is in no bin.
+    """Return bins of class-wise ACE of Hebbalaguppe et al. and MDCA: each int(N/bins)-th value is an edge, the least in no bin.
 
     The last edge is 1.
 

@@ -24,10 +24,19 @@ from distilcal.io.folders import digest
 from distilcal.models.image import build_image_network, convert_padded_resnet_state
 from distilcal.models.inputs import FrozenInputs, ImageInputs, ModelInputs, TokenInputs, VectorInputs, usable_length
 from distilcal.models.network import ImageNetwork, Network, VectorNetwork, permute_classes, weights_digest
-from distilcal.models.pretrained import keep_layers, load_text_encoder, load_text_model, quiet_transformers, resolve_model
+from distilcal.models.pretrained import (
+    keep_layers,
+    load_text_encoder,
+    load_text_model,
+    quiet_transformers,
+    refuse_not_finite,
+    resolve_model,
+)
 from distilcal.models.text import TextNetwork, architecture
 
 CARD = "distilcal.json"
+FORMAT = 1  # of that file
+LARGEST_SIZE = 10_000_000  # tokens of a text or numbers of a vector: what is larger is a damaged file
 WEIGHTS = "network.safetensors"
 ENCODER = "encoder"  # the folder of a frozen encoder that is saved with its head
 
@@ -221,6 +230,7 @@ def _load_image_weights(network: ImageNetwork, settings: ModelSettings) -> None:
         raise InputError(
             f"these are not the weights of {settings.name}: {reason}", source=str(path), remedy="check the name"
         ) from None
+    refuse_not_finite(network, str(path))
 
 
 def weights_path(path: str) -> Path:
@@ -372,9 +382,7 @@ def load_classifier(folder: Path) -> Classifier:
     InputError
         If the folder holds no classifier, or a frozen encoder is not the one that its head was trained on.
     """
-    if not (folder / CARD).exists():
-        raise InputError("this folder holds no saved classifier", source=str(folder), remedy="give the model folder of a run")
-    card = read_json(folder / CARD)
+    card = read_card(folder)
     settings = parse_settings(ModelSettings, card["model"], "model")
     classes, multiple_choice = tuple(card["classes"]), card["multiple_choice"]
     if (folder / "config.json").exists():
@@ -392,6 +400,55 @@ def load_classifier(folder: Path) -> Classifier:
         inputs = _image_inputs(settings)
     _load_weights(network, folder / WEIGHTS)
     return Classifier(network, inputs, classes, settings, multiple_choice, new_head=False)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Read what `save_classifier` wrote about a classifier.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the classifier.
+
+    Returns
+    -------
+    dict
+        The content of ``distilcal.json``: ``model``, ``classes``, ``multiple_choice``, ``feed`` and what else was saved.
+
+    Raises
+    ------
+    InputError
+        If there is none, it is damaged, or a newer version of distilcal wrote it.
+    """
+    path = folder / CARD
+    if not path.exists():
+        raise InputError("this folder holds no saved classifier", source=str(folder), remedy="give the model folder of a run")
+    card = read_json(path)
+    if isinstance(card, dict) and isinstance(card.get("format", FORMAT), int) and card.get("format", FORMAT) > FORMAT:
+        raise InputError(
+            f"it is of format {card['format']}, this version of distilcal reads up to {FORMAT}",
+            source=str(path),
+            remedy="install a newer distilcal, or save it again",
+        )
+    if not isinstance(card, dict) or not _is_card(card):
+        raise InputError("this file is damaged or of another kind", source=str(path), remedy="save the model again")
+    return card
+
+
+def _is_card(card: dict[str, Any]) -> bool:
+    classes = card.get("classes")
+    sizes = [card.get(name, 1) for name in ("max_length", "width")]
+    return (
+        isinstance(classes, list)
+        and all(isinstance(name, str) for name in classes)
+        and len(set(classes)) == len(classes) > 0
+        and isinstance(card.get("model"), dict)
+        and isinstance(card.get("feed"), dict)
+        and isinstance(card.get("multiple_choice"), bool)
+        and all(type(size) is int and 0 < size <= LARGEST_SIZE for size in sizes)
+        and card.get("encoder", ENCODER) == ENCODER
+        and card.get("format", FORMAT) == FORMAT
+    )
 
 
 def _saved_vector_inputs(settings: ModelSettings, card: dict[str, Any], folder: Path) -> ModelInputs:

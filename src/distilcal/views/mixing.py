@@ -18,16 +18,16 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot
 
 from distilcal.config.schema import ViewSettings
-from distilcal.dynamics import Dynamics, aum_halves
+from distilcal.dynamics import Dynamics
 from distilcal.errors import InputError
 from distilcal.models.network import Mix, Output, Tensors, lerp
 from distilcal.views.batch import CROPS, LAMBDA, PAIRS, Batch, RowIndices, View
-from distilcal.views.pairs import PairRule, SalientPairs, build_pairs
+from distilcal.views.pairs import PairRule, SalientPairs, build_pairs, divide_in_halves
 
 TEACHER_FIELDS = frozenset({"teacher_logits", "teacher_features"})
 LENGTH_PARTS = 4  # into which partners of different lengths are sorted
 MAX_TOKEN_SHARE = 0.9  # of the padded tokens: if sorting leaves more than that, it does not pay
-DEFAULT_ALPHA = {"mixup": 0.4, "manifold": 0.4, "cutmix": 1.0}  # of P000 to P002
+DEFAULT_ALPHA = {"mixup": 0.4, "manifold": 0.4, "cutmix": 1.0}  # of the papers
 
 
 class _Pairing(NamedTuple):
@@ -279,7 +279,7 @@ class Mixing:
         )
 
     def _overwrite_targets(self, batch: Batch, other_targets: Tensor, high: NDArray[np.bool_]) -> Tensor:
-        """P001's released code gives a whole side the last partner's label: high AUM when similar, low when dissimilar."""
+        """Park & Caragea's code gives a whole side the last partner's label: high AUM when similar, low when dissimilar."""
         is_high = high[batch.rows]
         side = np.flatnonzero(is_high if self.settings.pairs == "similar" else ~is_high)
         if not len(side):
@@ -382,7 +382,13 @@ def run_by_length(network: Any, inputs: Tensors) -> Output:
 
 
 def build_view(
-    settings: ViewSettings, classes: int, dynamics: Dynamics | None = None, *, number: int = 0, path: str = ""
+    settings: ViewSettings,
+    classes: int,
+    dynamics: Dynamics | None = None,
+    *,
+    number: int = 0,
+    path: str = "",
+    seed: int = 0,
 ) -> Mixing:
     """Build the view that settings describe.
 
@@ -398,6 +404,8 @@ def build_view(
         Number of the view in its stage: each view draws partners of its own.
     path : str, optional
         Where the view stands in a recipe, for error messages.
+    seed : int, default 0
+        Decides the division into random halves.
 
     Returns
     -------
@@ -418,8 +426,10 @@ def build_view(
     True
     """
     hidden = any(layer > 0 for layer in settings.layers)
-    pairs = build_pairs(settings, dynamics, path, only_own=hidden)
-    high = aum_halves(dynamics) if settings.variant == "author_code" and dynamics is not None else None
+    pairs = build_pairs(settings, dynamics, path, only_own=hidden, seed=seed)
+    high = None
+    if settings.variant == "author_code" and dynamics is not None:
+        high = divide_in_halves(settings, dynamics, seed)
     return Mixing(settings, pairs, classes, number, high)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from distilcal.config.schema import ViewSettings
-from distilcal.dynamics import Dynamics, aum_halves, regions, saliency
+from distilcal.dynamics import Dynamics, aum_halves, random_halves, regions, saliency
 from distilcal.errors import InputError
 from distilcal.models.network import Output
 from distilcal.views.batch import PAIRS, Batch, RowIndices
@@ -126,7 +126,7 @@ class FixedPairs:
 class SalientPairs:
     """Pairs each example with the most (dis)similar one of the batch in the other AUM half, by the cosine of saliencies.
 
-    An example's own saliency is the recorded one, that of the candidates is the current one, as in P001's code.
+    An example's own saliency is the recorded one, that of the candidates is the current one, as in Park & Caragea's code.
 
     Attributes
     ----------
@@ -280,7 +280,9 @@ def extreme_partners(
     return partner
 
 
-def build_pairs(settings: ViewSettings, dynamics: Dynamics | None, path: str = "", *, only_own: bool = False) -> PairRule:
+def build_pairs(
+    settings: ViewSettings, dynamics: Dynamics | None, path: str = "", *, only_own: bool = False, seed: int = 0
+) -> PairRule:
     """Build the rule that a view's settings name.
 
     Parameters
@@ -293,6 +295,8 @@ def build_pairs(settings: ViewSettings, dynamics: Dynamics | None, path: str = "
         Where the view stands in a recipe, for error messages.
     only_own : bool, default False
         Whether partners must be in the same part of a batch (mixing at hidden layers).
+    seed : int, default 0
+        Decides the division into random halves.
 
     Returns
     -------
@@ -315,11 +319,30 @@ def build_pairs(settings: ViewSettings, dynamics: Dynamics | None, path: str = "
         raise InputError(f"{where}pairs = {settings.pairs!r} needs a map", remedy="record one first")
     if settings.pairs == "regions":
         return _pairs_of_regions(settings, dynamics, where, only_own)
-    return _pairs_of_halves(settings, dynamics, where, only_own)
+    return _pairs_of_halves(settings, dynamics, where, only_own, seed)
+
+
+def divide_in_halves(settings: ViewSettings, dynamics: Dynamics, seed: int = 0) -> NDArray[np.bool_]:
+    """Return True for the examples of the first half that a view's pairs are made across: high AUM, or a random half.
+
+    Parameters
+    ----------
+    settings : ViewSettings
+        The settings of the view; ``halves`` decides.
+    dynamics : Dynamics
+        The map.
+    seed : int, default 0
+        Decides the division at random.
+
+    Returns
+    -------
+    array of bool, shape (N,)
+    """
+    return random_halves(dynamics, seed) if settings.halves == "random" else aum_halves(dynamics)
 
 
 def _pairs_of_regions(settings: ViewSettings, dynamics: Dynamics, where: str, only_own: bool) -> PairRule:
-    """Each example of one region of the map with one of the other (P000)."""
+    """Each example of one region of the map with one of the other (Hosseini & Caragea)."""
     rows = regions(dynamics, settings.fraction, disjoint=settings.disjoint)
     for name in settings.regions:
         if len(rows[name]) < 2:
@@ -334,9 +357,9 @@ def _pairs_of_regions(settings: ViewSettings, dynamics: Dynamics, where: str, on
     return GroupPairs(group, (first, second), in_batch=settings.candidates == "batch" or only_own, only_own=only_own)
 
 
-def _pairs_of_halves(settings: ViewSettings, dynamics: Dynamics, where: str, only_own: bool) -> PairRule:
-    """Each example with one of the other AUM half, at random or by saliency (P001)."""
-    high = aum_halves(dynamics)
+def _pairs_of_halves(settings: ViewSettings, dynamics: Dynamics, where: str, only_own: bool, seed: int) -> PairRule:
+    """Each example with one of the other half, at random or by saliency (Park & Caragea)."""
+    high = divide_in_halves(settings, dynamics, seed)
     if high.all() and not settings.any_half:
         raise InputError(f"{where}all examples have the same AUM, there are no two halves", remedy="record more epochs")
     in_batch = settings.candidates == "batch" or only_own

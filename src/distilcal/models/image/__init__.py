@@ -33,16 +33,19 @@ NETWORKS: dict[str, Callable[[int], ConvNet]] = {
     **{f"resnet{d}": partial(resnet, depth=d) for d in (8, 14, 20, 32, 44, 56, 110)},
     **{f"resnet{d}x4": partial(resnet, depth=d, widths=_WIDE) for d in (8, 32)},
     **{f"resnet{d}_padded": partial(resnet, depth=d, padded=True) for d in (20, 32, 44, 56, 110)},
-    # P004 calls these resnet56 and resnet110.
+    # Hebbalaguppe et al. call these resnet56 and resnet110.
     **{f"resnet{d}_bottleneck": partial(resnet, depth=d, block=Bottleneck) for d in (56, 110)},
     "resnet50": four_stage_resnet,
-    # P004's for Tiny-ImageNet, P002's ResNet-34 and ResNet-18 there.
+    # Of Hebbalaguppe et al. for Tiny-ImageNet; ResNet-34 and ResNet-18 are those of Mishra et al. there.
     "resnet18_tiny": partial(four_stage_resnet, blocks=(2, 2, 2, 2), block=BasicBlock, grid=2),
     "resnet34_tiny": partial(four_stage_resnet, blocks=(3, 4, 6, 3), block=BasicBlock, grid=2),
     "resnet50_tiny": partial(four_stage_resnet, grid=2),
     "resnet110_tiny": partial(four_stage_resnet, blocks=(3, 4, 26, 3), grid=2),
     "densenet121": densenet121,
-    **{f"wrn_{d}_{k}": partial(wide_resnet, depth=d, widen=k) for d, k in ((16, 1), (16, 2), (16, 4), (40, 1), (40, 2))},
+    **{
+        f"wrn_{d}_{k}": partial(wide_resnet, depth=d, widen=k)
+        for d, k in ((10, 1), (10, 2), (16, 1), (16, 2), (16, 4), (40, 1), (40, 2))
+    },
     **{name: partial(vgg, groups=groups) for name, groups in VGG_GROUPS.items()},
     "mobilenet_v2": mobilenet_v2,
     "mobilenet_v2_full": mobilenet_v2_full,

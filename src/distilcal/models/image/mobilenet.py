@@ -1,4 +1,4 @@
-"""MobileNetV2 for small images, as RepDistiller (P002) and P004 build it."""
+"""MobileNetV2 for small images, as RepDistiller (Mishra et al.) and Hebbalaguppe et al. build it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class BiasedInvertedResidual(nn.Module):
 
 
 def mobilenet_v2_full(classes: int) -> ConvNet:
-    """Build MobileNetV2 of P004: full width, ReLU6, convolutions with bias, a padded 1 × 1 stem, three halvings.
+    """Build MobileNetV2 of Hebbalaguppe et al.: full width, ReLU6, convolutions with bias, a padded 1 × 1 stem, three halvings.
 
     Parameters
     ----------

@@ -124,7 +124,7 @@ def four_stage_resnet(
     block : type
         `BasicBlock` or `Bottleneck`.
     grid : int, default 1
-        Side of the grid to which each map is pooled; P004 uses 2 for images of 64 × 64 pixels.
+        Side of the grid to which each map is pooled; Hebbalaguppe et al. use 2 for images of 64 × 64 pixels.
     """
     stages: list[nn.Module] = [conv_norm(3, 64)]
     inputs = 64

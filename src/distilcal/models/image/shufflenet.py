@@ -1,4 +1,4 @@
-"""ShuffleNet V1 and V2 for small images, as RepDistiller (P002) and P004 build them."""
+"""ShuffleNet V1 and V2 for small images, as RepDistiller (Mishra et al.) and Hebbalaguppe et al. build them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def shufflenet_v2(classes: int, *, biased: bool = False) -> ConvNet:
     classes : int
         Number of outputs.
     biased : bool, default False
-        P004's variant: a 3 × 3 stem, convolutions with bias, right branches as wide as their input where pixels are halved.
+        The variant of Hebbalaguppe et al.: a 3 × 3 stem, convolutions with bias, right branches as wide as their input where
+        pixels are halved.
     """
     layer = _biased_conv_norm if biased else conv_norm
     stem = layer(3, 24, 3, act=False) if biased else layer(3, 24, 1)
