@@ -265,9 +265,12 @@ def test_mistakes_are_one_error_and_leave_nothing(place, tmp_path, monkeypatch, 
 
 def test_a_folder_that_was_there_stays(place, tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is no distribution"):
         distil(place, tmp_path, teacher=lambda x: praise(x) * 2, student=place / "encoder")
+    assert (tmp_path / "run").is_dir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="not that of a run: it holds 'notes.txt'"):
+        distil(place, tmp_path, student=place / "encoder")
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from run_summaries import facts, stage
 from samples import make
 
 from distilcal import InputError
@@ -19,16 +20,16 @@ def write_run(folder, name, *, seed, rows=60):
     ids = [f"row {i}" for i in range(rows)]
     labels = np.random.default_rng(0).integers(0, 3, rows)
     predictions = {}
-    for i, stage in enumerate(("teacher", "student")):
+    for i, model in enumerate(("teacher", "student")):
         logits = np.random.default_rng([seed, i]).normal(size=(rows, 3))
-        predictions[stage] = Predictions.from_logits(logits, labels, ids=ids, name=stage)
-        (folder / stage / "predictions").mkdir(parents=True)
-        predictions[stage].save(folder / stage / "predictions" / "test.npz")
-    diagrams = {stage: {"test": {"given": reliability(p)}} for stage, p in predictions.items()}
+        predictions[model] = Predictions.from_logits(logits, labels, ids=ids, name=model)
+        (folder / model / "predictions").mkdir(parents=True)
+        predictions[model].save(folder / model / "predictions" / "test.npz")
+    diagrams = {model: {"test": {"given": reliability(p)}} for model, p in predictions.items()}
     comparisons = compare_models(predictions["student"], [predictions["teacher"]], resamples=50)
-    stages = {"teacher": {"teacher": None, "sets": {}}, "student": {"teacher": "teacher", "sets": {}}}
+    stages = {"teacher": stage({}, teacher=None), "student": stage({}, teacher="teacher")}
     write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, {"test": comparisons, "away": []}))
-    write_json(folder / "metrics.json", {"name": name, "ood": ["away"], "stages": stages})
+    write_json(folder / "metrics.json", {**facts(stages, ood=["away"]), "name": name})
     return diagrams, comparisons
 
 

@@ -7,6 +7,7 @@ function needs them, so that ``dc.load("student.onnx")`` needs neither torch nor
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilcal.errors import InputError, list_names
+from distilcal.errors import InputError, list_names, optional_packages
 
 if TYPE_CHECKING:
     from distilcal.data import Dataset
@@ -159,7 +160,7 @@ def distill(
     teacher_labels: Sequence[str] | str | None = (),
     epochs: int | None = None,
     batch: int | None = None,
-    lr: float = 5e-5,
+    lr: float | None = None,
     labelled_share: float | None = None,
     max_length: int = 256,
     accuracy: float = 0.95,
@@ -186,11 +187,12 @@ def distill(
         Training data, as `load_dataset` reads them, or ``benchmark:NAME``. The splits of a ``DatasetDict`` are also dev and
         test. Data that are not files are copied into the folder of the run.
     teacher : str, Path, Predictions, model, classifier or callable
-        Hub name or folder of a model, predictions of one, or a run; a model of transformers; a fitted classifier with
-        ``predict_proba``, whose classes are matched by name; or a function that returns probabilities (N, K) for a list of N
-        inputs. A function is asked about 1,000 examples at a time.
+        Hub name or folder of a model, the name of a network for images (``resnet20``), predictions, or a run; a model of
+        transformers; a fitted classifier with ``predict_proba``, whose classes are matched by name; or a function that returns
+        probabilities (N, K) for a list of N inputs. A function is asked about 1,000 examples at a time.
     student : str, Path or model, optional
-        Hub name, folder, run, or a model of transformers. By default every second layer of the teacher's encoder.
+        Hub name, folder, run, name of a network for images (``resnet8``), or a model of transformers. By default every second
+        layer of the teacher's encoder.
     layers : sequence of int
         Layers of the student to keep, counted from 0; empty: all.
     dev, test : as train
@@ -220,8 +222,9 @@ def distill(
         Passes over the training data. By default 3, or as many as make 300 steps, ending early if dev does not improve.
     batch : int, optional
         Examples in a batch. By default 16 for fewer than 2,000 training examples, else 32.
-    lr : float, default 5e-5
-        Learning rate at its highest.
+    lr : float, optional
+        Learning rate at its highest. By default 5e-5 for pretrained encoders, and for networks that start from nothing 1e-3
+        (images) or 0.01 (``linear`` and ``mlp``).
     labelled_share : float, optional
         Share of labelled examples in the student's batches. By default as in the data.
     max_length : int, default 256
@@ -238,7 +241,8 @@ def distill(
     name : str, default "distilled"
         Name of the run; that of its folder if ``out`` is given.
     out : str or Path, optional
-        Folder of the run. By default ``runs/NAME``.
+        Folder of the run: a new one, or that of an earlier run, whose results stay until the new ones are complete. By default
+        ``runs/NAME``.
     store : str or Path, optional
         Where trained stages are kept. By default ``$DISTILCAL_STORE``, or ``distilcal-store``.
     changes : sequence of str
@@ -248,7 +252,8 @@ def distill(
     track : {"", "tensorboard", "wandb", "mlflow"}
         Log losses and metrics to this tracker; its files go to ``track/`` in the folder of the run.
     progress : bool or callable, default True
-        Show bars on a terminal or in a notebook; or a callable that receives the name of a stage and its `TrainingProgress`.
+        Show bars on a terminal or in a notebook, and a line a minute elsewhere; or a callable that receives the name of a stage
+        and its `TrainingProgress`.
 
     Returns
     -------
@@ -268,15 +273,19 @@ def distill(
     ['positive']
     """
     started = time.monotonic()
-    from distilcal.pipeline.budget import parse_duration
-    from distilcal.pipeline.call_sources import CallSources
-    from distilcal.pipeline.calls import plan_call, run_call
-    from distilcal.pipeline.distill import DistillSettings
+    with optional_packages("training"):
+        from distilcal.pipeline.budget import parse_duration
+        from distilcal.pipeline.call_sources import CallSources
+        from distilcal.pipeline.calls import plan_call, run_call
+        from distilcal.pipeline.distill import DistillSettings
+        from distilcal.pipeline.preflight import check_folders
+        from distilcal.pipeline.tracking import check_tracker
 
+    _check_arguments(column_mapping, out=out, store=store, name=name, changes=changes, track=track, progress=progress)
     seconds = None if budget is None else parse_duration(budget)
     named = _named_columns(column_mapping, text=text, pair=pair, label=label, id=id_column, group=group)
     if out is not None:
-        name = Path(out).resolve().name
+        name = _run_name(Path(out))
     lists: dict[str, Any] = {"layers": layers, "classes": classes, "choices": choices, "teacher_labels": teacher_labels}
     settings = DistillSettings(
         train="",
@@ -299,6 +308,9 @@ def distill(
     )
     folder = Path("runs") / settings.name if out is None else Path(out)
     store = Path(store if store is not None else os.environ.get("DISTILCAL_STORE") or STORE)
+    check_folders(folder, store)
+    if track:
+        check_tracker(track)
     sources = CallSources(train, dev, test, unlabelled, ood, teacher, student)
     if dry_run:
         with tempfile.TemporaryDirectory() as temporary:
@@ -349,7 +361,8 @@ def load(path: str | Path, stage: str = "") -> Student:
         from distilcal.inference.onnx import load_onnx
 
         return load_onnx(path)
-    from distilcal.export import load_student
+    with optional_packages("a model that is not an .onnx"):
+        from distilcal.export import load_student
 
     return load_student(path, stage)
 
@@ -401,6 +414,10 @@ def load_dataset(
     from distilcal.data.convert import to_dataset
     from distilcal.data.table_source import Columns
 
+    _check_arguments(column_mapping)
+    for name, names in (("choices", choices), ("classes", classes or ())):
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
+            raise InputError(f"expected a list of texts, got {names!r:.80}", source=name, remedy='write it as ["a", "b"]')
     named = _named_columns(column_mapping, text=text, pair=pair, label=label, id=id_column, group=group)
     columns = Columns(choices=tuple(choices), **named)
     if isinstance(data, str) and data.startswith("benchmark:"):
@@ -413,8 +430,48 @@ def load_dataset(
 # ---- arguments ---------------------------------------------------------------------------------------------------------
 
 
+def _check_arguments(column_mapping: Any = None, **values: Any) -> None:
+    """Refuse arguments of the wrong type, each by its name. Settings check their own."""
+    if column_mapping is not None and not isinstance(column_mapping, Mapping):
+        raise InputError(
+            f"expected a dict, got {column_mapping!r:.80}",
+            source="column_mapping",
+            remedy='write it as {"review": "text", "stars": "label"}',
+        )
+    for column in column_mapping or ():
+        if not isinstance(column, str):
+            raise InputError(f"the column {column!r:.80} is not text", source="column_mapping", remedy="name it as in the data")
+    for name in ("out", "store"):
+        value = values.get(name)
+        if value is not None and not isinstance(value, str | Path):
+            raise InputError(f"expected a path, got {value!r:.80}", source=name, remedy="give the path of a folder")
+        if value == "":
+            raise InputError("the path is empty", source=name, remedy="give the path of a folder, or leave it out")
+    for name in ("name", "track"):
+        if not isinstance(values.get(name, ""), str):
+            raise InputError(f"expected text, got {values[name]!r:.80}", source=name, remedy="give text")
+    changes = values.get("changes", ())
+    if isinstance(changes, str) or not isinstance(changes, Sequence) or not all(isinstance(text, str) for text in changes):
+        raise InputError(
+            f"expected a list of texts, got {changes!r:.80}",
+            source="changes",
+            remedy='write it as ["stages.student.train.epochs=5"]',
+        )
+    progress = values.get("progress", True)
+    if not isinstance(progress, bool) and not callable(progress):
+        raise InputError(f"expected true, false or a callable, got {progress!r:.80}", source="progress", remedy="change it")
+
+
+def _run_name(folder: Path) -> str:
+    """The name of a run after its folder, of which letters, digits and a few signs are kept."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", os.path.basename(os.path.abspath(folder)))[:100].strip("-.") or "distilled"
+
+
 def _named_columns(column_mapping: Mapping[str, str] | None, **names: str) -> dict[str, str]:
     """Return the column of each role, from its own argument or the mapping."""
+    for role, column in names.items():
+        if not isinstance(column, str):
+            raise InputError(f"expected the name of a column, got {column!r:.80}", source=role, remedy="give text")
     defaults = {"text": "", "pair": "", "label": "label", "id": "", "group": ""}
     for column, role in (column_mapping or {}).items():
         if role not in ROLES:

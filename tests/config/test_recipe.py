@@ -70,7 +70,7 @@ def test_set_changes_any_field(path):
         ("stages.student.train.epochs=true", "stages.student.train.epochs = true, expected an integer"),
         ("stages.student.train.epochs='3'", "stages.student.train.epochs = '3', expected an integer"),
         ("stages.student.train.lr=true", "stages.student.train.lr = true, expected a number"),
-        ("stages.student.train.lr=nan", "stages.student.train.lr = nan, expected a number above 0"),
+        ("stages.student.train.lr=nan", "stages.student.train.lr = nan, expected a finite number"),
         ("stages.student.train.nesterov=1", "stages.student.train.nesterov = 1, expected true or false"),
         ("data.train=3", "data.train = 3, expected text in quotes"),
         ("data.ood=['a', 3]", "data.ood[1] = 3, expected text in quotes"),

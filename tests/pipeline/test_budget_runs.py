@@ -14,7 +14,8 @@ from tiny import save_model, write_csv
 
 import distilcal as dc
 from distilcal.config.loading import load_recipe
-from distilcal.errors import InputError, TrainingError
+from distilcal.errors import InputError, StoreError, TrainingError
+from distilcal.io.locks import file_lock
 from distilcal.pipeline.budget import search as search_module
 from distilcal.pipeline.budget import timing
 from distilcal.pipeline.budget.halving import Workload
@@ -56,7 +57,9 @@ def vectors(**changes):
 
 
 def facts_of(folder):
-    return json.loads((folder / "budget.json").read_text())
+    """What is known of a search that is under way, or finished."""
+    under_way = folder / ".budget.json"
+    return json.loads((under_way if under_way.exists() else folder / "budget.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def finished(tmp_path_factory):
         outputs = Stage.outputs
 
         def record(self, data, *arguments, **named):
-            path = folder / "run" / "budget.json"
+            path = folder / "run" / ".budget.json"
             chosen = path.exists() and "chosen" in json.loads(path.read_text())
             seen["after" if chosen else "before"].add((self.name, data.role))
             return outputs(self, data, *arguments, **named)
@@ -109,6 +112,8 @@ def test_all_that_was_tried_is_kept_and_shown(finished):
     assert 0 < facts["used"] < SECONDS
     assert {point["name"] for point in facts["points"]} == tried
     assert [point["name"] for point in facts["points"] if point["chosen"]] == [facts["chosen"]]
+    assert not (result.folder / ".budget.json").exists()
+    assert 'href="frontier.html"' in (result.folder / "report.html").read_text()
     page = (result.folder / "frontier.html").read_text()
     assert all(name in page for name in tried)
     assert facts["reasons"][0] in page.replace("&#39;", "'")
@@ -248,7 +253,14 @@ def test_a_budget_that_is_too_short_is_refused_before_anything_is_written(tmp_pa
     with pytest.raises(InputError, match=r"a budget of 1 min is too short: about 1\d min \d+ s are needed at least") as error:
         dc.distill(**vectors(budget="60s", out=tmp_path / "run", store=tmp_path / "store"))
     assert "give at least 1" in str(error.value)
-    assert not (tmp_path / "run").exists() or not (tmp_path / "run" / "budget.json").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_search_with_the_same_store_is_refused(tmp_path):
+    lock = tmp_path / "store" / "locks" / search_module.SEARCH_LOCK
+    with file_lock(lock), pytest.raises(StoreError, match="another search within a budget works with the store"):
+        dc.distill(**vectors(out=tmp_path / "run", store=tmp_path / "store"))
+    assert not (tmp_path / "run").exists() or {path.name for path in (tmp_path / "run").iterdir()} == {"data", ".lock"}
 
 
 @pytest.mark.parametrize("text", ["30", "abc", "0"])

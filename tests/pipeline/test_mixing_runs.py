@@ -14,7 +14,7 @@ from tiny import BAD, GOOD, REST, save_model, write_csv
 from distilcal.cli.main import main
 from distilcal.config.loading import load_recipe
 from distilcal.data import read_dataset
-from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions, saliency
+from distilcal.dynamics import Recorder, aum_halves, load_dynamics, random_halves, regions, saliency
 from distilcal.models import load_classifier
 from distilcal.models.image import build_image_network
 from distilcal.models.network import Mix, fold_temperature
@@ -134,7 +134,7 @@ def test_informed_mixup(place, tmp_path, monkeypatch):
     train = {i: n for n, i in enumerate(read_ids(recipe, tmp_path))}
     assert set(table.ids.tolist()) == set(train)
     assert (table.epochs == 2).all()
-    found = regions(table)  # rows of the table
+    found = regions(table, disjoint=True)  # rows of the table
     easy, ambiguous = ({train[str(i)] for i in table.ids[found[k]]} for k in ("easy", "ambiguous"))
     informed = [c for c in seen.calls if c["view"].settings.pairs == "regions"]
     random = [c for c in seen.calls if c["view"].settings.pairs == "random"]
@@ -149,9 +149,14 @@ def test_informed_mixup(place, tmp_path, monkeypatch):
                 assert (row in easy and other in ambiguous) or (row in ambiguous and other in easy)
         assert torch.equal(call["made"].keep, torch.from_numpy(call["keep"]))
     assert pairs == 2 * len(easy | ambiguous)  # every one of them once an epoch
+    assert not easy & ambiguous
     for call in informed + random:
-        check_features(call)
         check_targets(call)
+    for call in informed:
+        check_features(call)
+    for call in random:  # at the input embeddings, and nothing beside the mixes is learned
+        torch.testing.assert_close(call["made"].logits, call["mixed_said"].logits, atol=1e-4, rtol=1e-3)
+    assert [term.view for term in recipe.stages["mixup"].terms] == ["mixed"]
     # The teacher's terms are smoothed as the paper does it, the students' are not, and learn at the teacher's temperature.
     assert all(t.settings == {"smoothing": 0.1, "convention": "offtarget"} for t in recipe.stages["teacher"].terms)
     for name in ("self-student", "student"):
@@ -186,7 +191,7 @@ def test_aum_saliency(place, tmp_path, monkeypatch):
     kinds = {}
     for call in seen.calls:
         s = call["view"].settings
-        kinds.setdefault((s.kind, s.pairs, s.candidates, s.any_half), []).append(call)
+        kinds.setdefault((s.kind, s.pairs, s.candidates, s.halves == "random"), []).append(call)
     per_stage = -(-len(ids) // 32)
     expected = {
         ("manifold", "similar", "all", False): 3,  # ours, smoothed, without dissimilar
@@ -200,16 +205,17 @@ def test_aum_saliency(place, tmp_path, monkeypatch):
         ("manifold", "dissimilar", "batch", False): 1,
     }
     assert {k: len(v) for k, v in kinds.items()} == {k: v * per_stage for k, v in expected.items()}
-    for (kind, pairs, candidates, any_half), calls in kinds.items():
+    by_chance = random_halves(table, recipe.seed)[rows]
+    for (kind, pairs, candidates, at_random), calls in kinds.items():
+        half = by_chance if at_random else high
         for call in calls:
             own, other = call["rows"], call["partners"]
-            if pairs != "random" and not any_half:
-                assert (high[own] != high[other]).all()
-                assert abs(high[own].mean() - 0.5) < 0.15  # halves are spread over the batches
+            if pairs != "random":
+                assert (half[own] != half[other]).all()
+                assert abs(half[own].mean() - 0.5) < 0.15  # halves are spread over the batches
             if pairs in ("similar", "dissimilar") and candidates == "all":
                 cosine = unit[own] @ unit.T
-                side = np.arange(len(ids)) if any_half else high
-                cosine[side[own][:, None] == side[None]] = -np.inf if pairs == "similar" else np.inf
+                cosine[half[own][:, None] == half[None]] = -np.inf if pairs == "similar" else np.inf
                 best = cosine.max(axis=1) if pairs == "similar" else cosine.min(axis=1)
                 np.testing.assert_allclose(cosine[np.arange(len(own)), other], best, atol=1e-5)
             if kind == "manifold":
@@ -223,7 +229,7 @@ def test_aum_saliency(place, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("augment", [True, False])
 def test_calibrated_student(place, tmp_path, monkeypatch, augment):
-    """P002: the teacher sees clean images only, the student clean and changed ones; twelve students."""
+    """The teacher sees clean images only, the student clean and changed ones; with their controls, seventeen students."""
     seen = Seen(monkeypatch)
     teacher = {"name": "resnet8", "weights": str(place / "teacher.safetensors"), "labels": NAMES, "mean": [0.5, 0.5, 0.5]}
     table = ", ".join(f"{k} = {v!r}" for k, v in teacher.items())
@@ -242,12 +248,12 @@ def test_calibrated_student(place, tmp_path, monkeypatch, augment):
     ]
     some = ["teacher", "kd-cutout", "rkd-mixup", "crd-cutmix"] if augment else None
     recipe, facts = carried_out("calibrated_student", place, tmp_path, changes, some)
-    assert len(facts["stages"]) == (4 if augment else 14)
+    assert len(facts["stages"]) == (4 if augment else 18)
     assert "frost-2" in facts["stages"]["kd-cutout"]["sets"]
     by_kind = {}
     for call in seen.calls:
         by_kind.setdefault(call["view"].settings.kind, []).append(call)
-    assert {k: len(v) for k, v in by_kind.items()} == dict.fromkeys(("cutout", "mixup", "cutmix"), 2 if augment else 6)
+    assert {k: len(v) for k, v in by_kind.items()} == dict.fromkeys(("cutout", "mixup", "cutmix"), 2 if augment else 8)
     for call in by_kind["mixup"]:
         assert np.array_equal(np.sort(call["rows"]), np.sort(call["partners"]))  # a permutation of the batch
         check_targets(call)
@@ -276,13 +282,15 @@ def test_calibrated_student(place, tmp_path, monkeypatch, augment):
     weights = {name: [t.weight for t in stage.terms] for name, stage in recipe.stages.items() if stage.teacher}
     assert weights["kd"] == weights["kd-cutout"] == [0.5, 0.5]
     assert weights["kd-mixup"] == weights["kd-cutmix"] == [0.5, 1.0]
-    assert weights["crd-mixup"] == [0.5, 0.4]
+    assert weights["crd-mixup"] == weights["vanilla"] == [0.5, 0.5]
+    assert all(term.settings["t_squared"] for stage in recipe.stages.values() for term in stage.terms if term.loss == "kd")
+    assert not recipe.stages["alone-mixup"].teacher
 
 
 def test_a_frozen_encoder_is_mixed_at_its_features(place, tmp_path, monkeypatch):
     seen = Seen(monkeypatch)
     changes = [*SHRUNK, f"stages.map.model={{name={str(place / 'encoder')!r}, frozen=true, hidden=[8]}}"]
-    changes += ["stages.student.model.layers=[0]"]
+    changes += ["stages.student.model.layers=[0]", "stages.mixup.views.mixed.kind=manifold"]
     _, facts = carried_out("informed_mixup", place, tmp_path, changes)
     assert facts["stages"]["teacher"]["epochs"] == 2
     calls = [c for c in seen.calls if c["view"].settings.pairs == "regions"]

@@ -58,6 +58,14 @@ def test_from_python_nothing_is_printed_until_logging_is_configured(recipe):
     assert "INFO:distilcal.pipeline.run:evaluating every model on every split" in spoken.stderr
 
 
+def test_the_temperature_of_a_teacher_may_come_from_a_grid(recipe, caplog):
+    caplog.set_level(logging.INFO, logger="distilcal")
+    changed = load_recipe(recipe / "r.toml", ["stages.student.teacher_grid=[0.5, 2.0, 0.5]"])
+    run_recipe(changed, recipe / "gridded", recipe / "store")
+    (line,) = [text for text in (record.getMessage() for record in caplog.records) if "logits are divided by" in text]
+    assert any(f"divided by {value}," in line for value in ("0.500", "1.000", "1.500", "2.000"))
+
+
 def test_a_run_logs_its_data_stages_and_doubts(recipe, caplog):
     caplog.set_level(logging.INFO, logger="distilcal")
     steps, epochs = [], []

@@ -53,6 +53,12 @@ class Settings(BaseModel):
         return type(self)(**{**dict(self), **changes})
 
 
+class FiniteSettings(Settings):
+    """Settings whose numbers are finite: neither infinite nor NaN."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
 def parse_settings(model: type[S], table: Any, path: str = "") -> S:
     """Build settings from a table.
 
@@ -85,6 +91,8 @@ def parse_settings(model: type[S], table: Any, path: str = "") -> S:
         return model.model_validate(table)
     except ValidationError as error:
         raise explain(error, model, path) from None
+    except RecursionError:
+        raise InputError("its tables or lists are nested too deeply", source=path, remedy="write plain settings") from None
 
 
 def collect_unknown_keys(model: type[Settings], values: Any) -> Any:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from distilcal.errors import InputError
 
 Location = Sequence[str | int]
+SHOWN_DIGITS, SHOWN_TEXT = 30, 80  # of a value in a message
 
 # What a setting should have been, by pydantic's type of error; the names in braces come from its context.
 EXPECTED = {
@@ -21,12 +22,14 @@ EXPECTED = {
     "tuple_type": "a list",
     "dict_type": "a table",
     "model_type": "a table",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "finite_number": "a finite number",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "at most {le}",
     "too_short": "at least {min_length} entries",
     "too_long": "at most {max_length} entries",
+    "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits, dashes, dots and underscores",
 }
 
@@ -60,10 +63,11 @@ def explain(error: ValidationError, model: type[BaseModel], path: str = "") -> I
     if detail["type"] == "missing":
         return InputError(f"missing value: {where}", remedy=f"add {location[-1]} = …")
     if detail["type"] == "value_error":
-        return _broken_rule(where, detail["ctx"]["error"])
+        is_key = location and location[-1] == "[key]"
+        return _broken_rule(join_path(path, location[:-2]) if is_key else where, detail["ctx"]["error"])
     if location and location[-1] == "[key]":
-        name = f"invalid name {detail['input']!r} in {join_path(path, location[:-2])}"
-        return InputError(name, remedy=f"use {EXPECTED['string_pattern_mismatch']}")
+        name = f"invalid name {_shown(detail['input'])} in {join_path(path, location[:-2])}"
+        return InputError(name, remedy=f"use {_expected(detail)}")
     return _wrong_value(where, model, location, detail)
 
 
@@ -119,7 +123,7 @@ def _wrong_value(where: str, model: type[BaseModel], location: Location, detail:
         return _wrong_choice(where, _annotation_at(model, location), value)
     if kind not in EXPECTED:
         return InputError(f"{where} = {_shown(value)}: {detail['msg']}", remedy="change it")
-    expected = EXPECTED[kind].format(**detail.get("ctx", {}))
+    expected = _expected(detail)
     if kind == "tuple_type":
         remedy = f"write {location[-1]} = [{value!r}]"
     elif kind == "model_type":
@@ -127,6 +131,18 @@ def _wrong_value(where: str, model: type[BaseModel], location: Location, detail:
     else:
         remedy = _default_remedy(model, location)
     return InputError(f"{where} = {_shown(value)}, expected {expected}", remedy=remedy)
+
+
+def _expected(detail: Mapping[str, Any]) -> str:
+    """What a setting should have been, with the bounds from pydantic's context."""
+    bounds = {name: _bound(value) for name, value in detail.get("ctx", {}).items()}
+    return EXPECTED[detail["type"]].format(**bounds)
+
+
+def _bound(value: Any) -> str:
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:g}"
+    return f"{int(value):,}" if isinstance(value, int | float) else str(value)
 
 
 def _wrong_choice(where: str, annotation: Any, value: Any) -> InputError:
@@ -146,10 +162,13 @@ def _default_remedy(model: type[BaseModel], location: Location) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as TOML writes it where that is short."""
+    """Return a value as TOML writes it, cut off where it is long."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value)
+    if isinstance(value, int) and abs(value) >= 10**SHOWN_DIGITS:
+        return f"an integer of more than {SHOWN_DIGITS} digits"
+    text = repr(value)
+    return text if len(text) <= SHOWN_TEXT else f"{text[: SHOWN_TEXT - 1]}…"
 
 
 def _annotation_at(annotation: Any, location: Location) -> Any:

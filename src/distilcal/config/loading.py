@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from distilcal.config.base import Settings, parse_settings
 from distilcal.config.schema import Recipe, TermSettings, dependencies
-from distilcal.errors import InputError
+from distilcal.errors import InputError, list_names
 
 S = TypeVar("S", bound=Settings)
 
@@ -55,6 +55,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InputError("there is no such file", source=str(path), remedy="write one with: distilcal example NAME") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"not readable as TOML: {error}", source=str(path), remedy="fix the line") from None
+    except RecursionError:
+        raise InputError("its tables or lists are nested too deeply", source=str(path), remedy="write plain settings") from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path), remedy="give a TOML file") from None
 
@@ -85,11 +87,14 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     """
     stages = table.get("stages")
     if isinstance(stages, Mapping):
-        table = {**table, "stages": {name: resolve_like(name, stages) for name in stages}}
+        resolved: dict[str, Any] = {}
+        for name in stages:
+            resolve_like(name, stages, resolved)
+        table = {**table, "stages": {name: resolved[name] for name in stages}}
     return parse_settings(Recipe, table)
 
 
-def resolve_like(name: str, stages: Mapping[str, Any], visited: tuple[str, ...] = ()) -> Any:
+def resolve_like(name: str, stages: Mapping[str, Any], resolved: dict[str, Any] | None = None) -> Any:
     """Return a stage's table on top of the table of the stage that its key ``like`` names.
 
     The tables ``model``, ``train`` and views of one name are merged key by key; every other key replaces the inherited one.
@@ -100,8 +105,8 @@ def resolve_like(name: str, stages: Mapping[str, Any], visited: tuple[str, ...] 
         Name of the stage.
     stages : mapping
         The tables of all stages.
-    visited : tuple of str
-        The stages that inherit from this one, by which a cycle is noticed.
+    resolved : dict, optional
+        Tables that are known already; those that are found on the way are added.
 
     Returns
     -------
@@ -119,15 +124,31 @@ def resolve_like(name: str, stages: Mapping[str, Any], visited: tuple[str, ...] 
     >>> resolve_like("b", stages)
     {'train': {'epochs': 5, 'lr': 0.2}}
     """
-    own = stages[name]
-    if not isinstance(own, Mapping) or "like" not in own:
-        return own
-    base = own["like"]
-    if not isinstance(base, str) or base not in stages or base in (*visited, name):
-        raise InputError(f"stages.{name}.like = {base!r} is not another stage", remedy=f"the stages are {', '.join(stages)}")
-    inherited = resolve_like(base, stages, (*visited, name))
-    if not isinstance(inherited, Mapping):
-        return inherited  # not a table: refused under its own name
+    resolved = {} if resolved is None else resolved
+    chain: dict[str, None] = {}  # the stage, the one that it is like, and so on; a dict keeps the order and is fast to search
+    while name not in resolved:
+        own = stages[name]
+        chain[name] = None
+        if not isinstance(own, Mapping) or "like" not in own:
+            resolved[name] = own
+            break
+        base = own["like"]
+        if not isinstance(base, str) or base not in stages or base in chain:
+            raise InputError(
+                f"stages.{name}.like = {base!r} is not another stage", remedy=f"the stages are {list_names(list(stages))}"
+            )
+        name = base
+    for heir in reversed(chain):
+        if heir not in resolved:
+            inherited = resolved[name]
+            is_table = isinstance(inherited, Mapping)  # what is no table is refused under its own name
+            resolved[heir] = _inherit(inherited, stages[heir]) if is_table else inherited
+        name = heir
+    return resolved[name]
+
+
+def _inherit(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a stage on top of the one that it is like."""
     merged = {**inherited, **{key: value for key, value in own.items() if key != "like"}}
     for key in ("model", "train"):
         merged_part = _merge_tables(inherited.get(key), own.get(key))
@@ -252,7 +273,7 @@ def apply_change(table: dict[str, Any], change: str) -> None:
         raise InputError(f"--set {change!r}: expected key=value", remedy="write it as stages.student.train.epochs=5")
     try:
         value = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text
     try:
         set_value(table, path.strip(), value)

@@ -10,16 +10,38 @@ To add a setting: a field with a description, and a validator if it depends on o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from distilcal.config.base import ListOf, Settings, allow_any_key, check_no_duplicates, collect_unknown_keys
+from distilcal.config.base import FiniteSettings, ListOf, Settings, allow_any_key, check_no_duplicates, collect_unknown_keys
 from distilcal.errors import InputError
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # of runs and stages, which are folders
+LONGEST_NAME = 100  # file systems allow 255 bytes, of which names of temporary files take some
+DEVICES = ("con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)))
+MOST_EPOCHS, MOST_STEPS, LARGEST_BATCH = 100_000, 100_000_000, 1_000_000
+LONGEST_TEXT = 1_000_000  # tokens
+MOST_LAYERS, WIDEST_LAYER = 100, 1_000_000  # of a perceptron
+LARGEST_IMAGE = 4096  # pixels a side
+LARGEST_SEED = 2**32 - 1  # what every generator accepts
+LARGEST_COUNT = 1_000_000  # as a setting of a loss
+SHOWN_STAGES = 12  # of a cycle
+
+
+def _check_file_name(name: str) -> str:
+    """Refuse a name that no folder can have on Windows."""
+    if name.endswith(".") or name.partition(".")[0].lower() in DEVICES:
+        raise InputError(f"{name!r} cannot be the name of a folder on every system", remedy="choose another name")
+    return name
+
+
+# Of runs and stages, which are folders.
+Name = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=LONGEST_NAME), AfterValidator(_check_file_name)
+]
 RESERVED = (
     "metrics.json",
     "evaluation.json",
@@ -29,12 +51,16 @@ RESERVED = (
     "budget.json",
     "frontier.html",
     "frontier.svg",
+    "points.csv",
+    "best.toml",
+    "sweep.json",
+    "data",
     "track",
-)  # files of a run, beside its stages
+)  # files and folders of a run, beside its stages
 NEED_A_TEACHER = ("kd", "hard_kd", "rkd", "crd")  # losses that compare with a teacher
 
 
-class DataSettings(Settings):
+class DataSettings(FiniteSettings):
     """Which examples to train and test on: files, folders, ``hub:NAME/CONFIG@SPLIT`` or ``benchmark:NAME``."""
 
     train: str = Field(default="", description="Training data; `benchmark:NAME` brings its own dev and test.")
@@ -45,6 +71,11 @@ class DataSettings(Settings):
         default=None,
         description="Further training examples without labels, for terms that need none (`kd`, `rkd`); labels in them are not "
         "read. Rows of `train` with an empty label are added to them.",
+    )
+    source: Literal["auto", "folder", "hub"] | None = Field(
+        default=None,
+        description="Where a `benchmark:NAME` comes from: its folder under `$DISTILCAL_DATA`, or the Hugging Face hub; unset "
+        "or `auto`: the folder if it is there, otherwise the hub.",
     )
     corrupt: ListOf[str] = Field(
         default=(), description='Corruptions of `test` to test on: `"frost:3"`, or `"frost"` for all five severities.'
@@ -73,8 +104,8 @@ class DataSettings(Settings):
     group: str = Field(
         default="", description="Column of groups; examples of one group are never split between train, dev and test."
     )
-    size: int = Field(default=0, ge=0, description="Scale images to this many pixels a side; 0: as they are.")
-    seed: int = Field(default=0, ge=0, description="Seed of the splits and corruptions.")
+    size: int = Field(default=0, ge=0, le=LARGEST_IMAGE, description="Scale images to this many pixels a side; 0: as they are.")
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED, description="Seed of the splits and corruptions.")
 
     @model_validator(mode="after")
     def check_corruptions(self) -> Self:
@@ -91,7 +122,7 @@ class DataSettings(Settings):
         return self
 
 
-class ModelSettings(Settings):
+class ModelSettings(FiniteSettings):
     """A network: a text encoder, a network for images, or a head on vectors."""
 
     name: str = Field(
@@ -108,15 +139,17 @@ class ModelSettings(Settings):
         default=(), description="Classes of the model's outputs, in order, if it only calls them LABEL_0, LABEL_1, …."
     )
     dropout: float | None = Field(default=None, ge=0, lt=1, description="Probability of dropout; unset: the model's own.")
-    max_length: int = Field(default=256, ge=4, description="Tokens after which a text is cut off.")
+    max_length: int = Field(default=256, ge=4, le=LONGEST_TEXT, description="Tokens after which a text is cut off.")
     frozen: bool = Field(default=False, description="Keep the encoder as it is, cache its features and train a head on them.")
     pairs: Literal["together", "apart"] = Field(
         default="together",
         description="How a frozen encoder reads two texts: together, or each alone as sentence encoders do: "
         "(u, v, |u - v|, u·v).",
     )
-    hidden: ListOf[PositiveInt] = Field(
-        default=(), description="Widths of the hidden layers of a perceptron on vectors or frozen features; empty: linear."
+    hidden: ListOf[Annotated[int, Field(gt=0, le=WIDEST_LAYER)]] = Field(
+        default=(),
+        max_length=MOST_LAYERS,
+        description="Widths of the hidden layers of a perceptron on vectors or frozen features; empty: linear.",
     )
     weights: str = Field(
         default="", description="`.safetensors` file of a network for images; `$DISTILCAL_DATA` in it is replaced."
@@ -141,13 +174,14 @@ class ModelSettings(Settings):
         return self
 
 
-class TrainSettings(Settings):
+class TrainSettings(FiniteSettings):
     """How to train: the optimizer, its schedule, and which epoch to keep."""
 
-    epochs: int = Field(default=3, ge=1, description="Passes over the training data.")
+    epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS, description="Passes over the training data.")
     batch: int = Field(
         default=32,
         ge=0,
+        le=LARGEST_BATCH,
         description="Examples in a batch, over all processes; 0: 16 for fewer than 2,000 training examples, else 32.",
     )
     optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description="Optimizer.")
@@ -164,7 +198,7 @@ class TrainSettings(Settings):
     milestones: ListOf[int] = Field(
         default=(), description="For `steps`: epochs after which the learning rate is multiplied by `gamma`."
     )
-    gamma: float = Field(default=0.1, description="Factor of the learning rate at each milestone.")
+    gamma: float = Field(default=0.1, gt=0, description="Factor of the learning rate at each milestone.")
     clip: float = Field(default=1.0, ge=0, description="Largest norm of the gradient; 0: not clipped.")
     accumulate: int = Field(
         default=1,
@@ -191,7 +225,9 @@ class TrainSettings(Settings):
         default=(), description="Keep only a model after so many epochs, such as `[2, 4, 8]`; empty: after any epoch."
     )
     min_steps: PositiveInt | None = Field(
-        default=None, description="Train for more `epochs` where the data are so few that these would be fewer steps."
+        default=None,
+        le=MOST_STEPS,
+        description="Train for more `epochs` where the data are so few that these would be fewer steps.",
     )
     patience: int = Field(default=0, ge=0, description="Stop after so many epochs without a better one, by `choose`; 0: never.")
 
@@ -221,7 +257,7 @@ class TrainSettings(Settings):
         return self
 
 
-class TermSettings(Settings):
+class TermSettings(FiniteSettings):
     """One term of the sum that is minimised: a loss, its weight, and the view of the batch that it sees.
 
     Further keys are settings of the loss: ``{ loss = "kd", weight = 0.9, temperature = 2.0 }``.
@@ -230,7 +266,7 @@ class TermSettings(Settings):
     model_config = ConfigDict(json_schema_extra=allow_any_key)
 
     loss: str = Field(default="cross_entropy", description="Name of the loss.")
-    weight: float = Field(default=1.0, description="Factor of the loss in the sum.")
+    weight: float = Field(default=1.0, ge=0, description="Factor of the loss in the sum.")
     view: str = Field(default="plain", description="View that the loss sees: `plain`, a kind of mixing, or one of `views`.")
     settings: dict[str, Any] = Field(default_factory=dict, description="Settings of the loss.")
 
@@ -239,12 +275,23 @@ class TermSettings(Settings):
     def collect_loss_settings(cls, values: Any) -> Any:
         return collect_unknown_keys(cls, values)
 
+    @model_validator(mode="after")
+    def check_loss_settings(self) -> Self:
+        for name, value in self.settings.items():
+            if not isinstance(value, bool | int | float | str):
+                raise InputError(f"{name} = {value!r}, expected a number, text, true or false", remedy="change it")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"{name} = {value!r}, expected a finite number", remedy="change it")
+            if isinstance(value, int) and abs(value) > LARGEST_COUNT:
+                raise InputError(f"{name} = {value!r}, expected at most {LARGEST_COUNT:,}", remedy="change it")
+        return self
+
     def __str__(self) -> str:
         view = "" if self.view == "plain" else f" ({self.view})"
         return f"{self.weight:g}·{self.loss}{view}"
 
 
-class ViewSettings(Settings):
+class ViewSettings(FiniteSettings):
     """A way of a batch through the student: which examples are mixed with which, where, and how much."""
 
     kind: Literal["mixup", "manifold", "cutmix", "cutout"] = Field(
@@ -268,6 +315,10 @@ class ViewSettings(Settings):
     any_half: bool = Field(
         default=False, description="For `similar` and `dissimilar`: among all examples, not in the other AUM half only."
     )
+    halves: Literal["random"] | None = Field(
+        default=None,
+        description="For `halves`, `similar` and `dissimilar`: divide the examples at random; unset: by their AUM.",
+    )
     saliency: Literal["logits", "features"] = Field(
         default="logits",
         description="For `similar` and `dissimilar`: what is compared; features also differ where there are two classes.",
@@ -287,7 +338,7 @@ class ViewSettings(Settings):
         default="clean", description="What the teacher sees: each example as it is, or what the student sees."
     )
     variant: Literal["paper", "author_code"] = Field(
-        default="paper", description="For `similar` and `dissimilar`: targets of the paper, or of P001's released code."
+        default="paper", description="For `similar` and `dissimilar`: targets of the paper, or of its released code."
     )
 
     @model_validator(mode="after")
@@ -302,7 +353,8 @@ class ViewSettings(Settings):
             "fraction": by_region,
             "disjoint": by_region,
             "candidates": self.pairs != "random",
-            "any_half": by_saliency,
+            "any_half": by_saliency and self.halves is None,
+            "halves": by_saliency or self.pairs == "halves",
             "saliency": by_saliency,
             "variant": by_saliency,
             "layers": self.kind == "manifold",
@@ -369,6 +421,13 @@ class StageSettings(Settings):
     scale_teacher: bool = Field(
         default=False, description="Divide the teacher's logits by the temperature that is fitted on dev."
     )
+    teacher_grid: ListOf[PositiveFloat] | None = Field(
+        default=None,
+        min_length=3,
+        max_length=3,
+        description="With `scale_teacher`: first, last and step of the temperatures among which the best on dev is taken; "
+        "unset: the exact optimum.",
+    )
     teacher_input: Literal["auto", "cached", "live"] = Field(
         default="auto",
         description="Use the teacher's cached outputs, or run it on inputs that change (augmented images); `auto`: run it if "
@@ -399,6 +458,12 @@ class StageSettings(Settings):
         taught = [term.loss for term in self.terms if term.loss in NEED_A_TEACHER]
         if taught and not self.teacher:
             raise InputError(f"the term {taught[0]!r} needs a teacher", remedy='add teacher = "STAGE"')
+        return self
+
+    @model_validator(mode="after")
+    def check_weights(self) -> Self:
+        if self.terms and not any(term.weight for term in self.terms):
+            raise InputError("every term has weight 0, so nothing would be learned", remedy="raise one of them")
         return self
 
     @model_validator(mode="after")
@@ -435,11 +500,11 @@ class EndpointSettings(Settings):
     )
 
 
-class Recipe(Settings):
+class Recipe(FiniteSettings):
     """Data, stages in any order, and the seed of the models."""
 
     name: Name = Field(default="run", description="Name of the run; results are saved in `runs/NAME`.")
-    seed: int = Field(default=0, ge=0, description="Seed of the models and of the order of the data.")
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED, description="Seed of the models and of the order of the data.")
     data: DataSettings = Field(default=DataSettings(), description="The data.")
     stages: dict[Name, StageSettings] = Field(default_factory=dict, description="The models by name.")
     accuracy: float = Field(
@@ -466,8 +531,16 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def check_stage_names(self) -> Self:
         for name in self.stages:
-            if name in RESERVED:
+            if name.lower() in RESERVED:
                 raise InputError(f"stages.{name}: a run saves a file under this name", remedy="choose another name")
+        by_lower_case = {name.lower(): name for name in self.stages}
+        for name in self.stages:
+            other = by_lower_case[name.lower()]
+            if other != name:
+                raise InputError(
+                    f"stages.{name} and stages.{other} are one folder where capitals do not matter",
+                    remedy="choose another name for one of them",
+                )
         return self
 
     @model_validator(mode="after")
@@ -582,9 +655,10 @@ def ordered_stages(recipe: Recipe) -> list[str]:
     try:
         sorter.prepare()
     except CycleError as error:
-        cycle = reversed(error.args[1])  # graphlib lists a stage before those that depend on it
+        cycle = list(reversed(error.args[1]))  # graphlib lists a stage before those that depend on it
+        shown = cycle if len(cycle) <= SHOWN_STAGES else [*cycle[: SHOWN_STAGES - 2], "…", cycle[-1]]
         raise InputError(
-            f"stages depend on each other in a cycle: {' → '.join(cycle)}", remedy="remove one of these dependencies"
+            f"stages depend on each other in a cycle: {' → '.join(shown)}", remedy="remove one of these dependencies"
         ) from None
     position = {name: index for index, name in enumerate(recipe.stages)}
     order: list[str] = []

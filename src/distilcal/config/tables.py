@@ -30,7 +30,7 @@ def settings_table(model: type[Settings]) -> str:
     | key | value | default | meaning |
     |---|---|---|---|
     | `loss` | text | `"cross_entropy"` | Name of the loss. |
-    | `weight` | number | `1.0` | Factor of the loss in the sum. |
+    | `weight` | number ≥ 0 | `1.0` | Factor of the loss in the sum. |
     | `view` | text | `"plain"` | View that the loss sees: `plain`, a kind of mixing, or one of `views`. |
     """
     schema = model.model_json_schema()

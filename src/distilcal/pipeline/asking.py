@@ -7,7 +7,8 @@ to the function's own code, the plain values that it is built with, and to the c
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,12 +68,34 @@ def estimator_teacher(estimator: Any) -> AskedTeacher:
     Returns
     -------
     AskedTeacher
+
+    Raises
+    ------
+    InputError
+        If it is not fitted yet.
     """
+    _check_fitted(estimator)
     classes: Any = getattr(estimator, "classes_", None)
     if classes is None:
         classes = getattr(estimator, "classes", ())
     names = tuple(label_text(name) or "" for name in classes)
     return AskedTeacher(estimator.predict_proba, type(estimator).__name__, names)
+
+
+def _check_fitted(estimator: Any) -> None:
+    """Refuse an estimator of scikit-learn that was not fitted; of others it is not known."""
+    if "sklearn" not in sys.modules or not hasattr(estimator, "get_params"):
+        return
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils.validation import check_is_fitted
+
+    try:
+        check_is_fitted(estimator)
+    except (NotFittedError, TypeError):  # the latter for what is no estimator, though it looks like one
+        if not hasattr(estimator, "classes_"):
+            raise InputError(
+                f"the {type(estimator).__name__} is not fitted", source="teacher", remedy="call its fit first"
+            ) from None
 
 
 def callable_teacher(function: Callable[[Any], Any]) -> AskedTeacher:
@@ -125,7 +148,7 @@ def ask_teacher(
     InputError
         If its classes are not those of the data, or an answer is not an array of as many distributions, with the chunk.
     """
-    classes = _classes(teacher, labels, splits.train.classes)
+    classes = teacher_classes(teacher, labels, splits.train.classes)
     answers = _KeptAnswers(folder / ANSWERS / digest([teacher.identity, classes]) if teacher.identity else None)
     total = len(np.unique(np.concatenate([data.content_keys for data in splits])))
     if answers.count:
@@ -145,6 +168,36 @@ def ask_teacher(
             if on_progress is not None:
                 on_progress(answers.count, total)
     return _predictions(answers, splits, classes)
+
+
+def teacher_classes(teacher: AskedTeacher, labels: Sequence[str], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the classes of the teacher's columns, in order.
+
+    Parameters
+    ----------
+    teacher : AskedTeacher
+        The teacher.
+    labels : sequence of str
+        What the user calls its columns; empty: its own names, or those of the data.
+    classes : tuple of str
+        The classes of the data.
+
+    Returns
+    -------
+    tuple of str
+
+    Raises
+    ------
+    InputError
+        If they are not the classes of the data.
+    """
+    names = tuple(labels) or teacher.classes or classes
+    if sorted(names) != sorted(classes):
+        raise InputError(
+            f"the teacher {teacher.name} knows the classes {list_names(names)}, the data have {list_names(classes)}",
+            remedy="name the classes of its columns in order, as teacher_labels=[...]",
+        )
+    return names
 
 
 def forget_answers(folder: Path) -> None:
@@ -201,17 +254,6 @@ def _predictions(answers: _KeptAnswers, splits: Splits, classes: tuple[str, ...]
         )
     probs = np.concatenate(answers.probs)[rows[first]]
     return Predictions.from_probs(probs, ids=distinct, classes=classes, name="teacher")
-
-
-def _classes(teacher: AskedTeacher, labels: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """The classes of the teacher's columns, which must be those of the data."""
-    names = labels or teacher.classes or classes
-    if sorted(names) != sorted(classes):
-        raise InputError(
-            f"the teacher {teacher.name} knows the classes {list_names(names)}, the data have {list_names(classes)}",
-            remedy="name the classes of its columns in order, as teacher_labels=[...]",
-        )
-    return names
 
 
 # ---- identity of a function --------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from distilcal.pipeline.budget import BudgetPlan, choosable_layers, distill_with
 from distilcal.pipeline.call_sources import CallSources, add_sources
 from distilcal.pipeline.distill import DistillSettings, recipe_for_distillation
 from distilcal.pipeline.in_memory import InMemory
+from distilcal.pipeline.results import METRICS
 from distilcal.pipeline.run import Plan, plan, run_recipe
 from distilcal.pipeline.tracking import track_run
 from distilcal.report.progress import TrainingBars, counting_bar
@@ -54,10 +56,15 @@ def plan_call(
     inputs = InMemory(folder)
     settings = add_sources(settings, sources, inputs)
     recipe = recipe_for_distillation(settings, changes, inputs.configs)
+    callbacks: dict[str, Any] = {
+        "loaded": inputs.datasets,
+        "configs": inputs.configs,
+        "prepare": partial(inputs.write_placeholders, teacher_labels=settings.teacher_labels),
+    }
     if seconds is None:
-        return plan(recipe, store, loaded=inputs.datasets, prepare=inputs.write_placeholders)
+        return plan(recipe, store, **callbacks)
     layers = choosable_layers(settings, recipe, changes, inputs.configs)
-    return plan_within(recipe, seconds, store, layers=layers, loaded=inputs.datasets, prepare=inputs.write_placeholders)
+    return plan_within(recipe, seconds, store, layers=layers, **callbacks)
 
 
 def run_call(
@@ -103,29 +110,43 @@ def run_call(
         with counting_bar("asking the teacher", shown=progress is True) as on_progress:
             inputs.write_models(splits, teacher_labels=settings.teacher_labels, on_progress=on_progress)
 
+    has_results = (folder / METRICS).exists()
+
+    def write_data() -> None:
+        inputs.write_data()
+        if not has_results:
+            inputs.forget_replaced()
+
     callbacks: dict[str, Any] = {
         "loaded": inputs.datasets,
+        "configs": inputs.configs,
         "prepare": prepare if inputs.configs else None,
-        "on_checked": inputs.write_data,
+        "on_checked": write_data,
         "on_refused": inputs.restore,
     }
-    with _training_progress(progress) as on_progress:
-        if seconds is None:
-            with track_run(track, recipe, folder) as on_epoch:
-                run_recipe(recipe, folder, store, on_progress=on_progress, on_epoch=on_epoch, **callbacks)
-        else:
-            layers = choosable_layers(settings, recipe, changes, inputs.configs)
-            distill_within(
-                recipe,
-                seconds,
-                folder,
-                store,
-                layers=layers,
-                started=started,
-                on_progress=on_progress,
-                track=track,
-                **callbacks,
-            )
+    try:
+        with _training_progress(progress) as on_progress:
+            if seconds is None:
+                with track_run(track, recipe, folder) as on_epoch:
+                    run_recipe(recipe, folder, store, on_progress=on_progress, on_epoch=on_epoch, **callbacks)
+            else:
+                layers = choosable_layers(settings, recipe, changes, inputs.configs)
+                distill_within(
+                    recipe,
+                    seconds,
+                    folder,
+                    store,
+                    layers=layers,
+                    started=started,
+                    on_progress=on_progress,
+                    track=track,
+                    **callbacks,
+                )
+    except BaseException:
+        if has_results:
+            inputs.restore()  # the results of the earlier call stay, and so do their data
+        raise
+    inputs.forget_replaced()
     forget_answers(inputs.folder)
 
 

@@ -1,42 +1,54 @@
 """From a few settings to a whole recipe, with the defaults that the studies support.
 
-A calibrated teacher passes its calibration on (P004), best at temperature 1 and with most of the weight on the teacher. So a
-teacher that has to be trained is trained with cross-entropy and MDCA, each teacher is divided by the temperature that
-is fitted on dev, and the student minimises 0.1 · cross-entropy + 0.9 · KD at temperature 1.
+A calibrated teacher passes its calibration on (Hebbalaguppe et al.), best at temperature 1 and with most of the weight on the
+teacher. So a teacher that has to be trained is trained with cross-entropy and MDCA, each teacher is divided by the temperature
+that is fitted on dev, and the student minimises 0.1 · cross-entropy + 0.9 · KD at temperature 1.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field, field_validator
 
-from distilcal.config.base import ListOf, Settings
+from distilcal.config.base import FiniteSettings, ListOf
 from distilcal.config.loading import apply_change, as_table, parse_recipe
-from distilcal.config.schema import DataSettings, ModelSettings, Recipe, StageSettings, TermSettings, TrainSettings
+from distilcal.config.schema import (
+    LARGEST_BATCH,
+    LARGEST_SEED,
+    LONGEST_TEXT,
+    MOST_EPOCHS,
+    DataSettings,
+    ModelSettings,
+    Name,
+    Recipe,
+    StageSettings,
+    TermSettings,
+    TrainSettings,
+)
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
 from distilcal.io.predictions import SUFFIXES
-from distilcal.models.image import NETWORKS
-from distilcal.pipeline.encoders import encoder_config, has_classification_head, layer_count
+from distilcal.models.image import NETWORKS, build_image_network
+from distilcal.pipeline.encoders import NO_CONFIGS, Configs, encoder_config, has_classification_head, layer_count
 from distilcal.runs import main_stage
 
-Configs = Mapping[str, Mapping[str, Any]]  # config.json of models that are not on disk yet
 CROSS_ENTROPY = TermSettings(loss="cross_entropy")
 TEACHER_TERMS = (CROSS_ENTROPY, TermSettings(loss="mdca"))
 HEADS_ON_VECTORS = ("linear", "mlp")
 # Fewer steps than these leave a new head undertrained on a few hundred examples; benchmarks/bench_defaults.py measures it.
 EPOCHS, MIN_STEPS, PATIENCE, WARMUP = 3, 300, 4, 0.1
+ENCODER_LR, IMAGE_LR, VECTOR_LR = 5e-5, 1e-3, 0.01  # of pretrained encoders, and of networks that start from nothing
 STUDENT_TERMS = (
     TermSettings(loss="cross_entropy", weight=0.1),
     TermSettings(loss="kd", weight=0.9, settings={"temperature": 1.0}),
 )
 
 
-class DistillSettings(Settings):
+class DistillSettings(FiniteSettings):
     """What ``distilcal distill`` needs to know: data, a teacher, and how to train. Names and defaults are those of its options.
 
     Lists may also be given as text with commas, as on the command line.
@@ -70,22 +82,33 @@ class DistillSettings(Settings):
         default=(), description="Classes of the teacher's outputs, in order, if it only calls them LABEL_0, LABEL_1, …."
     )
     epochs: int | None = Field(
-        default=None, ge=1, description="Passes over the training data; unset: 3, or more for 300 steps, with early stopping."
+        default=None,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="Passes over the training data; unset: 3, or more for 300 steps, with early stopping.",
     )
     batch: int | None = Field(
-        default=None, ge=1, description="Examples in a batch; unset: 16 for fewer than 2,000 training examples, else 32."
+        default=None,
+        ge=1,
+        le=LARGEST_BATCH,
+        description="Examples in a batch; unset: 16 for fewer than 2,000 training examples, else 32.",
     )
-    lr: float = Field(default=5e-5, gt=0, description="Learning rate at its highest.")
+    lr: float | None = Field(
+        default=None,
+        gt=0,
+        description="Learning rate at its highest; unset: 5e-5 for pretrained encoders, 1e-3 for networks for images, 0.01 for "
+        "`linear` and `mlp`.",
+    )
     labelled_share: float | None = Field(
         default=None, gt=0, le=1, description="Share of labelled examples in the student's batches; unset: as in the data."
     )
-    max_length: int = Field(default=256, ge=8, description="Tokens after which a text is cut off.")
+    max_length: int = Field(default=256, ge=8, le=LONGEST_TEXT, description="Tokens after which a text is cut off.")
     accuracy: float = Field(
         default=0.95, gt=0, lt=1, description="Target accuracy among the answers that are not handed over to a human."
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the models and of the order of the data.")
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED, description="Seed of the models and of the order of the data.")
     alone: bool = Field(default=True, description="Also train the student without its teacher, to compare.")
-    name: str = Field(default="distilled", description="Name of the run.")
+    name: Name = Field(default="distilled", description="Name of the run.")
 
     @field_validator("classes", "choices", "teacher_labels", mode="before")
     @classmethod
@@ -109,9 +132,7 @@ class DistillSettings(Settings):
             raise InputError(f"{value!r} is not a list of numbers", remedy="write them as 0,2,4") from None
 
 
-def recipe_for_distillation(
-    settings: DistillSettings, changes: Sequence[str] = (), configs: Configs = MappingProxyType({})
-) -> Recipe:
+def recipe_for_distillation(settings: DistillSettings, changes: Sequence[str] = (), configs: Configs = NO_CONFIGS) -> Recipe:
     """Build the recipe of ``distilcal distill``: a teacher, a student, and the student alone to compare with.
 
     Parameters
@@ -129,9 +150,9 @@ def recipe_for_distillation(
     Recipe
         With the stages ``teacher``, ``student`` and, unless it is left out, ``alone``.
     """
-    train = _train_settings(settings)
-    teacher = _teacher_stage(settings, train, configs)
+    teacher = _teacher_stage(settings, configs)
     student = _student_model(settings, teacher, configs)
+    train = _train_settings(settings, student.name)
     stages = {"teacher": teacher}
     if settings.alone:
         stages["alone"] = StageSettings(model=student, terms=(CROSS_ENTROPY,), train=train)
@@ -175,23 +196,40 @@ def _data_settings(settings: DistillSettings) -> DataSettings:
     )
 
 
-def _train_settings(settings: DistillSettings) -> TrainSettings:
-    """Return how every model is trained: as the user says, and otherwise so that small data make enough steps."""
-    train = TrainSettings(batch=settings.batch or 0, lr=settings.lr, warmup=WARMUP)
+def _train_settings(settings: DistillSettings, network: str) -> TrainSettings:
+    """Return how a network is trained: as the user says, and otherwise so that small data make enough steps."""
+    lr = IMAGE_LR if network in NETWORKS else ENCODER_LR
+    if network in HEADS_ON_VECTORS:
+        lr = VECTOR_LR
+    train = TrainSettings(batch=settings.batch or 0, lr=settings.lr or lr, warmup=WARMUP)
     if settings.epochs is not None:
         return train.replace(epochs=settings.epochs)
     return train.replace(epochs=EPOCHS, min_steps=MIN_STEPS, patience=PATIENCE)
 
 
-def _teacher_stage(settings: DistillSettings, train: TrainSettings, configs: Configs) -> StageSettings:
+def _is_fresh(network: str) -> bool:
+    """Whether a network starts from nothing: those for images, and heads on vectors."""
+    return network in NETWORKS or network in HEADS_ON_VECTORS
+
+
+def _check_image_network(name: str) -> None:
+    """Refuse a misspelt name of a network for images, such as resnet21, which would be looked up on the hub."""
+    families = {re.sub(r"[_\d].*", "", network) for network in NETWORKS}
+    if re.sub(r"[-_\d].*", "", name.lower()) in families and not Path(name).is_dir():
+        build_image_network(name, 2)
+
+
+def _teacher_stage(settings: DistillSettings, configs: Configs) -> StageSettings:
     """Return the stage of a teacher: its predictions, a trained model as it is, or an encoder to be trained."""
     if Path(settings.teacher).suffix.lower() in SUFFIXES:
         if settings.teacher not in configs and not Path(settings.teacher).exists():
             raise InputError("there is no such file", source=settings.teacher, remedy="check the path")
         return StageSettings(predictions=(settings.teacher,))
     source = _model_source(settings.teacher)
-    if source in NETWORKS or source in HEADS_ON_VECTORS:
+    train = _train_settings(settings, source)
+    if _is_fresh(source):
         return StageSettings(model=ModelSettings(name=source), terms=TEACHER_TERMS, train=train)
+    _check_image_network(source)
     if has_classification_head(_config(source, configs)):
         model = ModelSettings(name=source, head="keep", labels=settings.teacher_labels, max_length=settings.max_length)
         return StageSettings(model=model)
@@ -203,9 +241,11 @@ def _student_model(settings: DistillSettings, teacher: StageSettings, configs: C
     """Return the student's network: the one that is named, or every second layer of the teacher."""
     if settings.student is not None:
         source, layers = _model_source(settings.student), settings.layers
+        if not _is_fresh(source):
+            _check_image_network(source)
     elif teacher.predictions:
         raise InputError("a teacher known by its predictions has no layers for a student", remedy="name a student (--student)")
-    elif teacher.model.name in NETWORKS or teacher.model.name in HEADS_ON_VECTORS:
+    elif _is_fresh(teacher.model.name):
         raise InputError(f"{teacher.model.name} has no layers to leave out", remedy="name a student (--student)")
     else:
         source = teacher.model.name

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from distilcal.errors import InputError
 from distilcal.io.atomic import read_json
 from distilcal.models.pretrained import load_config, resolve_model
 
+Configs = Mapping[str, Mapping[str, Any]]  # config.json of models that are not on disk yet
+NO_CONFIGS: Configs = MappingProxyType({})
 HEADS = ("ForSequenceClassification", "ForMultipleChoice")  # classes of transformers with a classification head
 
 
@@ -49,7 +52,8 @@ def layer_count(config: Mapping[str, Any]) -> int:
     >>> layer_count({"n_layers": 6})
     6
     """
-    return int(config.get("num_hidden_layers") or config.get("n_layers") or 0)
+    count = config.get("num_hidden_layers") or config.get("n_layers")
+    return count if isinstance(count, int) and count > 0 else 0
 
 
 def has_classification_head(config: Mapping[str, Any]) -> bool:
@@ -71,3 +75,29 @@ def has_classification_head(config: Mapping[str, Any]) -> bool:
     """
     architectures = config.get("architectures") or []
     return any(head in architecture for architecture in architectures for head in HEADS)
+
+
+def label_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a model calls its outputs, in order; LABEL_0 and LABEL_1, as transformers does, if it has no names.
+
+    Parameters
+    ----------
+    config : mapping
+        Its config.json, as `encoder_config` returns it.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> label_names({"id2label": {"1": "pos", "0": "neg"}})
+    ('neg', 'pos')
+    """
+    names = config.get("id2label")
+    if not isinstance(names, Mapping) or not names:
+        return ("LABEL_0", "LABEL_1")
+    by_index = {str(index): str(name) for index, name in names.items()}
+    if any(str(index) not in by_index for index in range(len(by_index))):
+        return ("LABEL_0", "LABEL_1")
+    return tuple(by_index[str(index)] for index in range(len(by_index)))

@@ -25,7 +25,14 @@ from distilcal.data.writing import file_suffix, write_dataset
 from distilcal.errors import InputError
 from distilcal.inference.called import bare_model
 from distilcal.models.pretrained import load_tokenizer, quiet_transformers
-from distilcal.pipeline.asking import AskedTeacher, OnProgress, ask_teacher, callable_teacher, estimator_teacher
+from distilcal.pipeline.asking import (
+    AskedTeacher,
+    OnProgress,
+    ask_teacher,
+    callable_teacher,
+    estimator_teacher,
+    teacher_classes,
+)
 from distilcal.predictions import Predictions
 
 
@@ -46,7 +53,7 @@ class InMemory:
     teacher : Predictions or AskedTeacher, optional
         A teacher without a model.
     replaced : dict of Path to Path
-        What `write_models` wrote, and where it set aside what was there before.
+        What was written, and where what was there before is set aside.
     """
 
     folder: Path
@@ -157,7 +164,7 @@ class InMemory:
     ) -> None:
         """Write the models, and the predictions of a teacher without one; a teacher that is called is asked for them.
 
-        What was there before is set aside until `write_data`; `restore` brings it back.
+        What was there before is set aside until `forget_replaced`; `restore` brings it back.
 
         Parameters
         ----------
@@ -176,16 +183,22 @@ class InMemory:
             self._save_predictions(predictions)
 
     def write_data(self) -> None:
-        """Write the data, each file whole or not at all, and delete what `write_models` set aside."""
+        """Write the data, each file whole or not at all; what was there before is set aside until `forget_replaced`."""
         for source, data in self.datasets.items():
-            Path(source).parent.mkdir(parents=True, exist_ok=True)
-            write_dataset(data, Path(source), self.columns)
+            path = Path(source)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".new-{path.name}")
+            write_dataset(data, temporary, self.columns)
+            self._replace(path, temporary)
+
+    def forget_replaced(self) -> None:
+        """Delete what was set aside."""
         for aside in self.replaced.values():
             _remove(aside)
         self.replaced.clear()
 
     def restore(self) -> None:
-        """Undo `write_models`: delete what it wrote, bring back what was there before, and keep answers of a teacher."""
+        """Delete what was written and bring back what was there before. Answers of a teacher are kept."""
         for path, aside in self.replaced.items():
             _remove(path)
             if aside.exists():
@@ -194,20 +207,30 @@ class InMemory:
         with suppress(OSError):  # there are answers of a teacher, or data of an earlier run
             self.folder.rmdir()
 
-    def write_placeholders(self, splits: Splits) -> None:
-        """Write what a plan reads: the models, and predictions of a teacher without a model that know nothing.
+    def write_placeholders(self, splits: Splits, *, teacher_labels: tuple[str, ...] = ()) -> None:
+        """Write what a plan reads: the models, predictions, and for a teacher that would be asked some that know nothing.
 
         Parameters
         ----------
         splits : Splits
             The examples.
+        teacher_labels : tuple of str
+            As for `write_models`.
+
+        Raises
+        ------
+        InputError
+            If the classes of a teacher that would be asked are not those of the data.
         """
         self._save_models()
-        if self.teacher is not None:
-            classes = splits.train.classes
+        predictions = self.teacher
+        if isinstance(predictions, AskedTeacher):
+            classes = teacher_classes(predictions, teacher_labels, splits.train.classes)
             ids = np.unique(np.concatenate([data.ids for data in splits]))
             probs = np.full((len(ids), len(classes)), 1 / len(classes))
-            self._save_predictions(Predictions.from_probs(probs, ids=ids, classes=classes))
+            predictions = Predictions.from_probs(probs, ids=ids, classes=classes)
+        if predictions is not None:
+            self._save_predictions(predictions)
 
     def _save_models(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

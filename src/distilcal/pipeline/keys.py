@@ -89,7 +89,7 @@ def _model_files_digest(stage: StageSettings) -> dict[str, str]:
     if model.name and (model.name.startswith(PACKAGE) or Path(model.name).is_dir()):
         folder = Path(resolve_model(model.name))
         for file in sorted(folder.iterdir()):
-            if file.suffix in MODEL_FILES:
+            if file.suffix in MODEL_FILES and file.name != MANIFEST:  # which says nothing that the others do not
                 digests[file.name] = _cached_file_digest(file)
     if digests:
         digests["network"] = model.name if "weights" in digests else ""

@@ -8,7 +8,8 @@ To add a check of a stage: a function of a `StageToCheck` that raises `InputErro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,26 @@ import numpy as np
 import torch
 
 from distilcal.config.schema import ModelSettings, Recipe, StageSettings, TermSettings, ViewSettings, is_folder
-from distilcal.data import Dataset, Images, Vectors
+from distilcal.data import Choices, Dataset, Images, Vectors
 from distilcal.data.splits import Splits
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
 from distilcal.losses import LOSSES, needs_labels, required_inputs
 from distilcal.models.image import build_image_network
-from distilcal.models.pretrained import resolve_model
-from distilcal.pipeline.encoders import encoder_config, layer_count
+from distilcal.models.pretrained import check_class_names, resolve_model
+from distilcal.pipeline.encoders import NO_CONFIGS, Configs, encoder_config, has_classification_head, label_names, layer_count
 from distilcal.pipeline.rows import stage_data
+from distilcal.pipeline.sizes import check_size
 from distilcal.pipeline.stage import Stage
 from distilcal.pipeline.views import stage_views
 from distilcal.predictions import Predictions
 from distilcal.views import MIXED, VIEWS, View, build_term
 
+LOCK = ".lock"  # in the folder of a run that is under way
+RUN_MARKS = (LOCK, "metrics.json", "environment.json", ".budget.json")  # a folder with one of these is that of a run
+HARMLESS_FILES = ("points.csv", "best.toml", "sweep.json", ".gitignore", ".gitkeep", ".DS_Store", "desktop.ini")
+LONGEST_FILE_NAME = 255  # bytes, on nearly every file system
+PREDICTIONS_FILE = ".{}.npz.12345678.part"  # the longest name of a file that is written for a split
 MIN_DEV_EXAMPLES = 20  # epochs and temperatures are chosen on dev
 TRIAL_ROWS = 4  # random rows on which each loss is computed once
 TRIAL_FEATURES = 3
@@ -44,6 +51,7 @@ class StageToCheck:
     settings: StageSettings
     recipe: Recipe
     train: Dataset
+    configs: Configs
 
     @property
     def path(self) -> str:
@@ -58,8 +66,23 @@ class StageToCheck:
             stage = self.recipe.stages[stage.model.start_from]
         return stage.model
 
+    @property
+    def config(self) -> Mapping[str, Any] | None:
+        """The config.json of its text encoder; None if it has none, or one on the hub: nothing is downloaded for a check."""
+        name = self.network.name
+        if not name or not self.has_texts:
+            return None
+        if name in self.configs:
+            return self.configs[name]
+        return encoder_config(name) if Path(resolve_model(name)).is_dir() else None
 
-def check_recipe(recipe: Recipe, splits: Splits) -> None:
+    @property
+    def has_texts(self) -> bool:
+        """Whether its network is a text encoder."""
+        return not isinstance(self.train.inputs, Images | Vectors)
+
+
+def check_recipe(recipe: Recipe, splits: Splits, configs: Configs = NO_CONFIGS) -> None:
     """Refuse a recipe that could not be trained on its data.
 
     Parameters
@@ -68,6 +91,9 @@ def check_recipe(recipe: Recipe, splits: Splits) -> None:
         The recipe.
     splits : Splits
         Its data.
+    configs : mapping of str to mapping
+        Models and predictions that are written later: the configuration of a model by its folder, an empty one by the file of
+        predictions.
 
     Raises
     ------
@@ -79,10 +105,90 @@ def check_recipe(recipe: Recipe, splits: Splits) -> None:
             f"dev has {len(splits.dev)} examples",
             remedy=f"give at least {MIN_DEV_EXAMPLES}: epochs and temperatures are chosen on it",
         )
+    for data in splits:
+        check_split_name(data.name)
     for name, settings in recipe.stages.items():
-        stage = StageToCheck(name, settings, recipe, stage_data(settings, splits))
+        stage = StageToCheck(name, settings, recipe, stage_data(settings, splits), configs)
         for check in STAGE_CHECKS:
             check(stage)
+
+
+def check_folders(folder: Path, store: Path) -> None:
+    """Refuse a folder of a run that holds something else, and folders that cannot be created. Needs no data.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the run: new, empty, or that of an earlier run.
+    store : Path
+        Where trained stages are kept.
+
+    Raises
+    ------
+    InputError
+        With the folder, and a file in it that does not belong to a run.
+    """
+    for path, remedy in ((folder, "give the folder of a run"), (store, "give the folder of the store")):
+        _check_creatable(path, remedy)
+    if folder.resolve() == store.resolve():
+        raise InputError(f"the run and the store are one folder, {str(folder)!r}", remedy="give two")
+    names = sorted(path.name for path in folder.iterdir() if path.resolve() != store.resolve()) if folder.is_dir() else []
+    foreign = [name for name in names if name not in HARMLESS_FILES]
+    is_run = any(name in RUN_MARKS for name in names) or (folder / "data" / "answers").is_dir()
+    if foreign and not is_run:
+        raise InputError(
+            f"this folder is not empty and not that of a run: it holds {foreign[0]!r}",
+            source=str(folder),
+            remedy="give a new folder",
+        )
+
+
+def _check_creatable(path: Path, remedy: str) -> None:
+    """Refuse a folder that is a file or lies in one, whose name the system does not allow, or that is not writable."""
+    for part in path.parts:
+        size = len(os.fsencode(part))
+        if "\0" in part or size > LONGEST_FILE_NAME:
+            raise InputError(
+                f"{part[:40]!r} of {size} bytes cannot be the name of a folder",
+                remedy=f"give a name of at most {LONGEST_FILE_NAME} bytes",
+            )
+    there = next(parent for parent in (path, *path.absolute().parents) if os.path.lexists(parent))
+    if not there.is_dir():
+        is_itself = there == path
+        raise InputError("this is a file" if is_itself else f"{str(there)!r} is a file", source=str(path), remedy=remedy)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{str(there)!r} is not writable", source=str(path), remedy=remedy)
+
+
+def check_split_name(name: str) -> None:
+    """Check that files can be named after a split.
+
+    Parameters
+    ----------
+    name : str
+        Name of a split: that of its file or folder, or of a benchmark.
+
+    Raises
+    ------
+    InputError
+        If the name is too long, or holds control characters or separators.
+
+    Examples
+    --------
+    >>> check_split_name("tweets")
+    >>> check_split_name("a" * 250)
+    Traceback (most recent call last):
+    distilcal.errors.InputError: a name of 250 bytes is too long for files of results; rename the data, to at most 236 bytes
+    """
+    size, longest = len(name.encode(errors="surrogatepass")), LONGEST_FILE_NAME - len(PREDICTIONS_FILE.format(""))
+    if size > longest:
+        raise InputError(
+            f"a name of {size} bytes is too long for files of results",
+            source=name[:40] + "…" if size > LONGEST_FILE_NAME else "",
+            remedy=f"rename the data, to at most {longest} bytes",
+        )
+    if not name.isprintable() or set(name) & set("/\\"):
+        raise InputError(f"{name!r} cannot be the name of a file of results", remedy="rename the data")
 
 
 # ---- checks of a stage -------------------------------------------------------------------------------------------------
@@ -102,7 +208,7 @@ def check_prediction_files(stage: StageToCheck) -> None:
         With the first file that does not exist.
     """
     for path in stage.settings.predictions:
-        if not Path(path).exists():
+        if path not in stage.configs and not Path(path).exists():
             raise InputError("there is no such file", source=path, remedy=f"check {stage.path}.predictions")
 
 
@@ -149,7 +255,7 @@ def check_losses(stage: StageToCheck) -> None:
                 continue
             try:
                 trial(trial_view)
-            except (InputError, TypeError, ValueError, RuntimeError) as error:
+            except (InputError, TypeError, ValueError, ArithmeticError, MemoryError, RuntimeError) as error:
                 raise InputError(
                     f"{where}: {term.loss} cannot be computed with {term.settings}: {error}", remedy="check its settings"
                 ) from None
@@ -197,8 +303,8 @@ def check_views(stage: StageToCheck) -> None:
         _check_region_size(view, stage.train, path)
         if stage.network.frozen:
             _check_view_of_frozen_encoder(view, stage.network, path)
-        elif not isinstance(stage.train.inputs, (Images, Vectors)):
-            _check_layers_of_view(view, stage.network, path)
+        elif stage.has_texts:
+            _check_layers_of_view(view, stage, path)
 
 
 def check_map_folder(stage: StageToCheck) -> None:
@@ -281,7 +387,49 @@ def check_network(stage: StageToCheck) -> None:
                 f"{stage.path}.model: there is no network {model.name!r} for vectors", remedy="give 'linear' or 'mlp'"
             )
     else:
-        _check_kept_layers(model, f"{stage.path}.model")
+        _check_kept_layers(stage)
+
+
+def check_head(stage: StageToCheck) -> None:
+    """Check that a text model whose head is kept has one, for the classes of the data.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        If it has no head, or one for other classes.
+    """
+    model, config = stage.settings.model, stage.config
+    if config is None or not model.name or model.frozen or model.head == "new":
+        return
+    if not has_classification_head(config):
+        if model.head == "keep" or not stage.settings.terms:
+            raise InputError(
+                f"{stage.path}: {model.name} has no trained head", remedy="train it first, or give a model that was trained"
+            )
+    elif not isinstance(stage.train.inputs, Choices):
+        check_class_names(model.labels or label_names(config), stage.train.classes, model.name)
+
+
+def check_network_size(stage: StageToCheck) -> None:
+    """Check that the network is not larger than any that could be trained here.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        With an estimate of its parameters or its memory.
+    """
+    if stage.settings.model.name:
+        check_size(stage.settings, stage.train, stage.config, stage.path)
 
 
 STAGE_CHECKS: tuple[Callable[[StageToCheck], None], ...] = (
@@ -293,6 +441,8 @@ STAGE_CHECKS: tuple[Callable[[StageToCheck], None], ...] = (
     check_map_folder,
     check_labels_of_mixed_terms,
     check_network,
+    check_head,
+    check_network_size,
 )
 
 
@@ -350,8 +500,8 @@ def _check_view_of_frozen_encoder(view: ViewSettings, model: ModelSettings, path
         raise InputError(f"{path}: the head has {len(model.hidden)} hidden layers", remedy="give numbers up to that")
 
 
-def _check_layers_of_view(view: ViewSettings, model: ModelSettings, path: str) -> None:
-    depth = len(model.layers) or _saved_layer_count(model.name)
+def _check_layers_of_view(view: ViewSettings, stage: StageToCheck, path: str) -> None:
+    depth = len(stage.network.layers) or layer_count(stage.config or {})
     if depth and any(layer > depth for layer in view.layers):
         raise InputError(f"{path}.layers: the network has {depth} layers", remedy=f"give numbers up to {depth}")
 
@@ -359,21 +509,14 @@ def _check_layers_of_view(view: ViewSettings, model: ModelSettings, path: str) -
 # ---- networks ----------------------------------------------------------------------------------------------------------
 
 
-def _check_kept_layers(model: ModelSettings, path: str) -> None:
-    resolve_model(model.name)  # refuses a folder or package that does not exist
-    if not model.layers:
-        return
-    count = _saved_layer_count(model.name)
-    missing = [layer for layer in model.layers if count and not 0 <= layer < count]
+def _check_kept_layers(stage: StageToCheck) -> None:
+    count = layer_count(stage.config or {})  # refuses a folder or package that does not exist
+    missing = [layer for layer in stage.settings.model.layers if count and not 0 <= layer < count]
     if missing:
         raise InputError(
-            f"{path}: layer {missing[0]} of a model with {count} layers", remedy=f"give numbers from 0 to {count - 1}"
+            f"{stage.path}.model: layer {missing[0]} of a model with {count} layers",
+            remedy=f"give numbers from 0 to {count - 1}",
         )
-
-
-def _saved_layer_count(source: str) -> int:
-    """Return the number of layers of an encoder in a folder; 0 if it is on the hub: it is not downloaded for a check."""
-    return layer_count(encoder_config(source)) if Path(resolve_model(source)).is_dir() else 0
 
 
 # ---- predictions in place of a model -----------------------------------------------------------------------------------

@@ -9,8 +9,11 @@
 ``STAGE/stage.json``                  the part of ``metrics.json`` about this stage
 ``evaluation.json``                   reliability diagrams, and the main model compared with the others, as trained on test and
                                       calibrated on every split; its cascade with the teacher
-``metrics.json``                      metrics of every stage on every split; written last, so its presence means finished
+``metrics.json``                      metrics of every stage on every split; it comes last, so its presence means finished
 ====================================  ==================================================================================
+
+All of it is written to ``.new`` in the folder of the run and moved to its place when it is complete (`new_results`), so that
+the results of an earlier run stay until then.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,7 @@ from distilcal.calibrate import Calibrator
 from distilcal.config.schema import Recipe
 from distilcal.data import Dataset
 from distilcal.data.splits import NearOverlap, Overlap, Splits
+from distilcal.errors import InputError
 from distilcal.evaluation import (
     ScoreEvaluation,
     SplitEvaluation,
@@ -38,7 +43,8 @@ from distilcal.evaluation import (
     evaluate_splits,
     macro_f1,
 )
-from distilcal.io.atomic import write_json
+from distilcal.io.atomic import read_json, write_json
+from distilcal.io.folders import link_folder
 from distilcal.metrics import Comparison, MetricValue, Reliability
 from distilcal.pipeline.baseline import METHOD, Baseline
 from distilcal.pipeline.checks import check_calibration, check_data, check_model
@@ -46,12 +52,16 @@ from distilcal.pipeline.endpoints import endpoints_to_json, evaluate_endpoints
 from distilcal.pipeline.stage import MAP, Stage
 from distilcal.pipeline.timing import Timing, time_in_turns
 from distilcal.predictions import Predictions
-from distilcal.runs import evaluation_to_json, main_stage
+from distilcal.runs import FORMAT, evaluation_to_json, main_stage
 from distilcal.selective import CascadeEvaluation, Threshold, evaluate_cascade
 from distilcal.training import compute_outputs
 
 logger = logging.getLogger(__name__)
-RESULT_FILES = ("metrics.json", "evaluation.json", "report.html")  # absent until a run is finished
+METRICS = "metrics.json"  # absent until a run is finished
+NEW = ".new"  # folder of results that are not complete yet, in the folder of the run
+SEARCH = ".budget.json"  # state of a search that is under way
+RESULT_FILES = ("evaluation.json", "report.html", "budget.json", "frontier.html", "frontier.svg", SEARCH)
+MODEL_FILES = ("predictions", "calibrator.json", "calibrator.npz", "model", MAP, "history.json", "stage.json")
 TIMED_BATCH = 32
 
 
@@ -106,7 +116,7 @@ def write_results(
     stages : sequence of Stage
         Its stages, all trained, in order.
     folder : Path
-        The folder of the run.
+        Where to write them, as `new_results` yields it.
     near_overlaps : sequence of NearOverlap
         Examples that nearly repeat one of another split.
     baseline : tuple of str and Baseline, optional
@@ -134,7 +144,7 @@ def write_results(
     cascade = _evaluate_cascade(facts, evaluations, splits, recipe.accuracy, folder)
     write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, calibrated_comparisons, cascade))
     metrics: dict[str, Any] = {
-        "format": 1,
+        "format": FORMAT,
         "name": recipe.name,
         "classes": list(splits.train.classes),
         "sizes": {data.name: len(data) for data in splits},
@@ -149,19 +159,70 @@ def write_results(
         measured = ["test", *(data.name for data in splits.ood)]
         endpoints = evaluate_endpoints([folder], main, measured, recipe.endpoints)
         metrics["endpoints"] = endpoints_to_json(recipe.endpoints, measured, endpoints)
-    write_json(folder / "metrics.json", metrics)
+    write_json(folder / METRICS, metrics)
 
 
-def remove_results(folder: Path) -> None:
-    """Remove what marks a run as finished, before it is run again.
+@contextmanager
+def new_results(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder for new results, which replace those of an earlier run when the block ends without an error.
 
     Parameters
     ----------
     folder : Path
         The folder of the run.
+
+    Yields
+    ------
+    Path
+        A folder in it; it is removed if the block fails.
     """
-    for name in RESULT_FILES:
-        (folder / name).unlink(missing_ok=True)
+    new = folder / NEW
+    shutil.rmtree(new, ignore_errors=True)  # of a call that was killed
+    new.mkdir()
+    try:
+        yield new
+        _replace_results(folder, new)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _replace_results(folder: Path, new: Path) -> None:
+    """Move new results to their place and remove those of an earlier run, also the stages that only it had.
+
+    ``metrics.json`` goes first and comes last: a run that is killed in between counts as not finished.
+    """
+    earlier, stages = _stage_names(folder), _stage_names(new)
+    (folder / METRICS).unlink(missing_ok=True)
+    for name in stages:
+        (folder / name).mkdir(exist_ok=True)
+        _replace_entries(new / name, folder / name, MODEL_FILES)
+    for name in earlier:
+        if name not in stages:
+            _replace_entries(new / name, folder / name, MODEL_FILES)
+            with suppress(OSError):  # the user has put something there
+                (folder / name).rmdir()
+    of_run = {*RESULT_FILES, *(path.name for path in new.iterdir() if path.is_file())} - {METRICS}
+    _replace_entries(new, folder, of_run)
+    os.replace(new / METRICS, folder / METRICS)
+
+
+def _stage_names(folder: Path) -> list[str]:
+    """The stages of the results in a folder; none if there are no results, or they are damaged."""
+    try:
+        return [name for name in read_json(folder / METRICS)["stages"] if (folder / name).is_dir()]
+    except (InputError, LookupError, TypeError):
+        return []
+
+
+def _replace_entries(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Move files and folders of these names from one folder to another; those that the first lacks are removed there."""
+    for name in names:
+        if (target / name).is_dir() and not (target / name).is_symlink():
+            shutil.rmtree(target / name)
+        else:
+            (target / name).unlink(missing_ok=True)
+        if (source / name).exists():
+            os.replace(source / name, target / name)
 
 
 # ---- one stage ---------------------------------------------------------------------------------------------------------
@@ -265,32 +326,14 @@ def _link_model(stage: Stage, folder: Path) -> None:
     """Put the model of a stage and what it recorded into its folder."""
     if stage.settings.predictions:
         return
-    _link_folder(stage.folder / "model", folder / "model")
-    if (stage.folder / MAP).exists():
-        _link_folder(stage.folder / MAP, folder / MAP)
+    for name in ("model", MAP):
+        if (stage.folder / name).exists():
+            link_folder(stage.folder / name, folder / name)
 
 
 def _save_calibrator(calibrator: Calibrator | None, folder: Path) -> None:
-    for name in ("calibrator.json", "calibrator.npz"):  # of an earlier run
-        (folder / name).unlink(missing_ok=True)
     if calibrator is not None:
         calibrator.save(folder / ("calibrator.json" if calibrator.kind == "temperature" else "calibrator.npz"))
-
-
-def _link_folder(source: Path, target: Path) -> None:
-    """Put the same files under another name: linked where the disk allows it, copied elsewhere."""
-    temporary = target.with_name(f".{target.name}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(source, temporary, copy_function=_link_or_copy)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(temporary, target)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 # ---- numbers as JSON ---------------------------------------------------------------------------------------------------

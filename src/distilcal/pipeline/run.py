@@ -28,9 +28,18 @@ from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.locks import file_lock
 from distilcal.pipeline.baseline import METHOD, Baseline, baseline_name, fit_baseline
 from distilcal.pipeline.checks import check_data, check_model
+from distilcal.pipeline.encoders import NO_CONFIGS, Configs
 from distilcal.pipeline.logs import main_process_logger
-from distilcal.pipeline.preflight import check_endpoint_rows, check_known_rows, check_predictions, check_recipe, check_teachers
-from distilcal.pipeline.results import remove_results, write_results
+from distilcal.pipeline.preflight import (
+    LOCK,
+    check_endpoint_rows,
+    check_folders,
+    check_known_rows,
+    check_predictions,
+    check_recipe,
+    check_teachers,
+)
+from distilcal.pipeline.results import METRICS, new_results, write_results
 from distilcal.pipeline.stage import Stage, plan_stages
 from distilcal.pipeline.train import run_stage
 from distilcal.report.runs.page import write_runs_page
@@ -39,7 +48,6 @@ from distilcal.selective import counted
 from distilcal.training import TrainingProgress
 from distilcal.training.distributed import ProcessGroup
 
-LOCK = ".lock"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy", "datasets")
 
 logger = main_process_logger(__name__)
@@ -101,6 +109,7 @@ def plan(
     store: Path,
     *,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
+    configs: Configs = NO_CONFIGS,
     prepare: Callable[[Splits], None] | None = None,
 ) -> Plan:
     """Read the data of a recipe, check its stages against them, and find out which are in the store. Trains nothing.
@@ -113,8 +122,10 @@ def plan(
         Where trained stages are.
     loaded : mapping of str to Dataset
         Sources of the recipe that are in memory and need not be read.
+    configs : mapping of str to mapping
+        Models and predictions that ``prepare`` writes; see `distilcal.pipeline.preflight.check_recipe`.
     prepare : callable, optional
-        Called with the data before the stages are checked, to write files that the recipe names.
+        Called with the data once the recipe is checked, to write files that it names.
 
     Raises
     ------
@@ -123,9 +134,9 @@ def plan(
     """
     check_teachers(recipe)
     splits = read_splits(recipe.data, loaded)
+    check_recipe(recipe, splits, configs)
     if prepare is not None:
         prepare(splits)
-    check_recipe(recipe, splits)
     stages = plan_stages(recipe, splits, store)
     for name, stage in stages.items():
         if stage.settings.predictions:
@@ -149,11 +160,13 @@ def run_recipe(
     store: Path,
     *,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
+    configs: Configs = NO_CONFIGS,
     prepare: Callable[[Splits], None] | None = None,
     on_checked: Callable[[], None] | None = None,
     on_refused: Callable[[], None] | None = None,
     on_progress: Callable[[str, TrainingProgress], None] | None = None,
     on_epoch: Callable[[str, dict[str, Any]], None] | None = None,
+    on_results: Callable[[Path], None] | None = None,
 ) -> Path:
     """Run a recipe: train its stages, evaluate every model on every split, write the results and a report.
 
@@ -162,21 +175,26 @@ def run_recipe(
     recipe : Recipe
         What to run.
     folder : Path
-        The folder of the run; created if it does not exist, results of an earlier run in it are replaced.
+        The folder of the run; created if it does not exist. Results of an earlier run in it stay until the new ones are
+        complete, and are replaced then.
     store : Path
         Where trained stages and cached outputs are kept: stages that are in it are not trained again.
     loaded : mapping of str to Dataset
         Sources of the recipe that are in memory and need not be read.
+    configs : mapping of str to mapping
+        Models and predictions that ``prepare`` writes; see `distilcal.pipeline.preflight.check_recipe`.
     prepare : callable, optional
-        Called in the main process with the data before the stages are checked, to write files that the recipe names.
+        Called in the main process with the data once the recipe is checked, to write files that it names.
     on_checked : callable, optional
-        Called in the main process once everything is checked, before results of an earlier run are replaced.
+        Called in the main process once everything is checked, before anything is trained.
     on_refused : callable, optional
         Called in the main process if the call ends before everything is checked, to remove what ``prepare`` wrote.
     on_progress : callable, optional
         Called in the main process with the name of a stage and how far its training is.
     on_epoch : callable, optional
         Called in the main process with the name of a stage and the entry of its history after every epoch that is trained.
+    on_results : callable, optional
+        Called in the main process with the folder of the new results before the report is written, to add files to them.
 
     Returns
     -------
@@ -192,8 +210,8 @@ def run_recipe(
         If another run works in the folder.
     """
     processes = ProcessGroup()
-    if folder.exists() and not folder.is_dir():
-        raise InputError("this is a file", source=str(folder), remedy="give the folder of a run")
+    if processes.is_main_process:
+        check_folders(folder, store)
 
     def prepare_first(splits: Splits) -> None:
         with processes.main_process_first():
@@ -205,41 +223,46 @@ def run_recipe(
     lock = file_lock(folder / LOCK, busy=f"another run is working in {folder}")
     with lock if processes.is_main_process else nullcontext():
         try:
-            planned = plan(recipe, store, loaded=loaded, prepare=prepare_first)
+            planned = plan(recipe, store, loaded=loaded, configs=configs, prepare=prepare_first)
         except BaseException:
             if on_refused is not None and processes.is_main_process:
                 on_refused()
-            remove_empty_folders(created)
+            remove_empty_folders(folder, created)
             raise
         _log_data(planned)
         _warn_of_seen_data(recipe)
-        if processes.is_main_process:
-            if on_checked is not None:
-                on_checked()
-            remove_results(folder)
-            _write_text(folder / "recipe.toml", to_toml(recipe))
-            write_json(folder / "environment.json", environment())
-        baseline = _fit_baseline(planned) if processes.is_main_process else None
-        stages = {stage.name: stage for stage in planned.stages}
-        for stage in planned.stages:
-            on_stage_progress = None if on_progress is None else partial(on_progress, stage.name)
-            on_stage_epoch = None if on_epoch is None else partial(on_epoch, stage.name)
-            run_stage(stage, recipe, planned.splits, stages, processes, on_progress=on_stage_progress, on_epoch=on_stage_epoch)
+        if on_checked is not None and processes.is_main_process:
+            on_checked()
+        with new_results(folder) if processes.is_main_process else nullcontext(folder) as new:
             if processes.is_main_process:
-                _warn_of_model(stage, planned.splits.dev, baseline)
-        if processes.is_main_process:
-            logger.info("evaluating every model on every split")
-            named = None if baseline is None or planned.baseline is None else (planned.baseline, baseline)
-            write_results(
-                recipe,
-                planned.splits,
-                planned.overlaps,
-                planned.stages,
-                folder,
-                near_overlaps=planned.near_overlaps,
-                baseline=named,
-            )
-            write_runs_page(summarise_runs([read_run(folder)]), folder / "report.html")
+                about = new if (folder / METRICS).exists() else folder  # finished results keep their recipe
+                _write_text(about / "recipe.toml", to_toml(recipe))
+                write_json(about / "environment.json", environment())
+            baseline = _fit_baseline(planned) if processes.is_main_process else None
+            stages = {stage.name: stage for stage in planned.stages}
+            for stage in planned.stages:
+                on_stage_progress = None if on_progress is None else partial(on_progress, stage.name)
+                on_stage_epoch = None if on_epoch is None else partial(on_epoch, stage.name)
+                run_stage(
+                    stage, recipe, planned.splits, stages, processes, on_progress=on_stage_progress, on_epoch=on_stage_epoch
+                )
+                if processes.is_main_process:
+                    _warn_of_model(stage, planned.splits.dev, baseline)
+            if processes.is_main_process:
+                logger.info("evaluating every model on every split")
+                named = None if baseline is None or planned.baseline is None else (planned.baseline, baseline)
+                write_results(
+                    recipe,
+                    planned.splits,
+                    planned.overlaps,
+                    planned.stages,
+                    new,
+                    near_overlaps=planned.near_overlaps,
+                    baseline=named,
+                )
+                if on_results is not None:
+                    on_results(new)
+                write_runs_page(summarise_runs([read_run(new)]), new / "report.html")
         processes.wait_for_everyone()
     return folder
 
@@ -282,19 +305,21 @@ def environment() -> dict[str, Any]:
     }
 
 
-def remove_empty_folders(folders: Sequence[Path]) -> None:
-    """Remove the folder of a run and its parents, up to the first in which something is left besides a lock.
+def remove_empty_folders(folder: Path, created: Sequence[Path]) -> None:
+    """Remove what a call that was refused has created: the lock if it is all that the folder holds, and empty folders.
 
     Parameters
     ----------
-    folders : sequence of Path
-        The folders, the innermost first.
+    folder : Path
+        The folder of the run.
+    created : sequence of Path
+        The folders that were created for it, the innermost first.
     """
     with suppress(OSError):  # not empty
-        for folder in folders:
-            if [path.name for path in folder.iterdir()] == [LOCK]:
-                (folder / LOCK).unlink()
-            folder.rmdir()
+        if [path.name for path in folder.iterdir()] == [LOCK]:
+            (folder / LOCK).unlink()
+        for path in created:
+            path.rmdir()
 
 
 def _near_overlap_text(overlap: NearOverlap) -> str:

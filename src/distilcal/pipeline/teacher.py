@@ -184,11 +184,19 @@ def _fit_teacher_temperature(stage: Stage, teacher: Stage, dev: Dataset) -> floa
     if predictions.one_hot:
         logger.warning("%s: the answers of %s have no confidence, so no temperature is fitted", stage.name, teacher.name)
         return None
-    fitted = fit_temperature(predictions)
+    fitted = fit_temperature(predictions, grid=_grid_of(stage))
     logger.info("%s: the teacher's logits are divided by %.3f, its temperature on dev", stage.name, fitted.value)
     if fitted.fit is not None and not fitted.fit.converged:
         logger.warning("%s: this temperature is doubtful: %s", stage.name, fitted.fit.message)
     return fitted.value
+
+
+def _grid_of(stage: Stage) -> tuple[float, float, float] | None:
+    """The temperatures among which the teacher's is taken; None for the exact optimum."""
+    if stage.settings.teacher_grid is None:
+        return None
+    first, last, step = stage.settings.teacher_grid
+    return first, last, step
 
 
 def _divide_logits(predictions: Predictions, temperature: float) -> Predictions:

@@ -22,7 +22,7 @@ from typing import Any
 from distilcal.config.loading import as_table, to_toml
 from distilcal.config.schema import Recipe
 from distilcal.errors import InputError, MissingDependencyError
-from distilcal.io.atomic import read_json, write_json
+from distilcal.io.atomic import read_json, read_object, write_json
 from distilcal.pipeline.logs import main_process_logger
 
 TRACKERS = ("tensorboard", "wandb", "mlflow")
@@ -132,7 +132,7 @@ class RunTracker:
         self._state_path = folder / FOLDER / f"{name}-{self._key}.json"
         self._state: dict[str, Any] = {"id": None, "epochs": {}, "results": False}
         if self._state_path.exists():
-            self._state = read_json(self._state_path)
+            self._state = read_object(self._state_path, tuple(self._state))
         self._tracker: Any = None
         self._failed = False
         self._own_mlflow_store = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from distilcal.errors import InputError
 from distilcal.io.atomic import write_json
 from distilcal.io.folders import is_intact, sealed_folder
 from distilcal.io.locks import file_lock
+from distilcal.io.parts import remove_folder
 from distilcal.models.classifier import Classifier, build_classifier, derive_classifier, save_classifier
 from distilcal.pipeline.logs import main_process_logger
 from distilcal.pipeline.preflight import check_predictions
@@ -71,9 +71,14 @@ def run_stage(
 
     lock = stage.store / "locks" / stage.key
     with file_lock(lock, on_wait=log_waiting) if processes.is_main_process else nullcontext():
+        if processes.is_main_process:
+            is_intact(stage.folder)  # a damaged one is removed
         processes.wait_for_everyone()
-        finished = is_intact(stage.folder) if processes.is_main_process else stage.folder.exists()
+        finished = stage.folder.exists()
+        processes.wait_for_everyone()  # all have looked before one writes it
         if finished:
+            if processes.is_main_process:
+                remove_folder(stage.store / "work" / stage.key)  # left if a process was killed after it wrote the stage
             _log_finished(stage)
             return
         trained = _train(stage, recipe, splits, stages, processes, on_progress, on_epoch)
@@ -108,7 +113,7 @@ def _train(
     teacher = load_teacher(stage, classifier, train, splits.dev, stages, processes)
     terms = _build_terms(stage, train, classifier, teacher, recipe.seed)
     map_folders = {name: other.folder / MAP for name, other in stages.items()}
-    views, groups = build_views(stage.name, settings, train, classifier, map_folders)
+    views, groups = build_views(stage.name, settings, train, classifier, map_folders, recipe.seed)
     checkpoint_dir = stage.store / "work" / stage.key
     recorder = build_recorder(settings, train, classifier, checkpoint_dir) if settings.record else None
     with processes.main_process_first():  # what is tokenised or encoded once is there for the others
@@ -207,7 +212,7 @@ def _save(stage: Stage, trained: TrainedStage) -> None:
         write_json(folder / "history.json", trained.history)
         if trained.recorder is not None:
             trained.recorder.dynamics().save(folder / MAP)
-    shutil.rmtree(stage.store / "work" / stage.key, ignore_errors=True)
+    remove_folder(stage.store / "work" / stage.key)
 
 
 def _log_finished(stage: Stage) -> None:

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from distilcal.config.schema import StageSettings, ViewSettings, is_folder
 from distilcal.data import Dataset, labelled_part
-from distilcal.dynamics import Dynamics, Recorder, aum_halves, load_dynamics
+from distilcal.dynamics import Dynamics, Recorder, load_dynamics
 from distilcal.errors import InputError
 from distilcal.models.classifier import Classifier
 from distilcal.views import MIXED, VIEWS, ViewMaker, build_view
+from distilcal.views.pairs import divide_in_halves
 
 IN_MEMORY = 1 << 28  # bytes of a recorded table beyond which it is kept in files
 PAIRS_BY_HALF = ("halves", "similar", "dissimilar")
@@ -39,7 +40,7 @@ def stage_views(stage: StageSettings) -> dict[str, ViewSettings]:
 
 
 def build_views(
-    name: str, stage: StageSettings, train: Dataset, classifier: Classifier, map_folders: Mapping[str, Path]
+    name: str, stage: StageSettings, train: Dataset, classifier: Classifier, map_folders: Mapping[str, Path], seed: int = 0
 ) -> tuple[dict[str, ViewMaker], NDArray[Any] | None]:
     """Build the views of a stage.
 
@@ -55,13 +56,15 @@ def build_views(
         The network that the views go through.
     map_folders : mapping of str to Path
         Where each stage of the recipe keeps its map.
+    seed : int, default 0
+        Decides the division into random halves.
 
     Returns
     -------
     views : dict of str to ViewMaker
         The views by name, the plain one included.
     groups : array of shape (N,), optional
-        The AUM halves that batches shall hold in equal parts, where pairs come from both halves.
+        The halves that batches shall hold in equal parts, where pairs come from both halves.
     """
     settings = stage_views(stage)
     dynamics = None
@@ -73,11 +76,11 @@ def build_views(
         path = f"stages.{name}.views.{view_name}"
         if any(layer > depth for layer in view.layers):
             raise InputError(f"{path}.layers: the network has {depth} layers", remedy=f"give numbers from 0 to {depth}")
-        views[view_name] = build_view(view, len(train.classes), dynamics, number=number, path=path)
-    pairs_by_half = any(view.pairs in PAIRS_BY_HALF and not view.any_half for view in settings.values())
-    if dynamics is None or not pairs_by_half:
+        views[view_name] = build_view(view, len(train.classes), dynamics, number=number, path=path, seed=seed)
+    by_half = [view for view in settings.values() if view.pairs in PAIRS_BY_HALF and not view.any_half]
+    if dynamics is None or not by_half:
         return views, None
-    return views, aum_halves(dynamics)
+    return views, divide_in_halves(by_half[0], dynamics, seed)
 
 
 def _load_map(stage: StageSettings, train: Dataset, map_folders: Mapping[str, Path]) -> Dynamics:

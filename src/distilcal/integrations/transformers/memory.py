@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from distilcal.errors import InputError
-from distilcal.io.folders import DamagedWarning
+from distilcal.errors import InputError, StoreError
 from distilcal.training.checkpoint import load_tensors, save_tensors
 
 LOSS_STATE = "distilcal_losses.safetensors"  # in each checkpoint, if a loss has a memory
@@ -61,9 +59,10 @@ class LossMemory(TrainerCallback):
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         if isinstance(self.trainer.resume_from, str | Path):
             folder = Path(self.trainer.resume_from)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DamagedWarning)
+        try:
             saved = load_tensors(folder / LOSS_STATE, self.trainer.objective.key)
+        except StoreError:
+            saved = None
         if saved is None:
             names = ", ".join(term.name for term in self.trainer.objective.terms if isinstance(term.loss, nn.Module))
             raise InputError(

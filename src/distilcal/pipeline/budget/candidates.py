@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distilcal.config.schema import Recipe, StageSettings, TermSettings, ViewSettings
-from distilcal.pipeline.distill import Configs, DistillSettings
-from distilcal.pipeline.encoders import encoder_config, layer_count
+from distilcal.pipeline.distill import DistillSettings
+from distilcal.pipeline.encoders import Configs, encoder_config, layer_count
 
 FASTER, SLOWER = 2.0, 0.4  # factors of the learning rate: 1e-4 and 2e-5 around 5e-5
 FEW_LABELS = 0.25  # share of labelled examples below which batches with more of them are tried

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.errors import DistilcalError
-from distilcal.io.atomic import read_json, write_json
+from distilcal.io.atomic import expected_shape, read_json, write_json
 from distilcal.pipeline.budget.duration import format_duration
 from distilcal.pipeline.logs import main_process_logger
 
@@ -33,13 +33,15 @@ class Ledger:
     Parameters
     ----------
     path : Path
-        The file.
+        The file, while the search is under way.
     key : str
         What is searched: findings of another search in the same file are not used.
     budget : float
         Seconds for all of it.
     started : float, optional
         Reading of the clock when the work began; by default now.
+    finished : Path, optional
+        The file of a search that came to its end, which is read where the first is missing or of another search.
     clock : callable
         Returns seconds that never go back.
 
@@ -50,7 +52,14 @@ class Ledger:
     """
 
     def __init__(
-        self, path: Path, key: str, budget: float, *, started: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        path: Path,
+        key: str,
+        budget: float,
+        *,
+        started: float | None = None,
+        finished: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.path, self.budget, self._clock = path, budget, clock
         self._started = clock() if started is None else started
@@ -59,12 +68,17 @@ class Ledger:
         self._last_line = clock()
         self._lock = threading.Lock()
         self.facts: dict[str, Any] = {"format": FORMAT, "key": key, "state": "searching", "rungs": []}
-        if path.exists():
-            found = read_json(path)
+        self._is_finished = False
+        for earlier in (path, finished or path):
+            found = read_json(earlier) if earlier.exists() else None
             if isinstance(found, dict) and found.get("key") == key and found.get("format") == FORMAT:
-                self._used_before = float(found.pop("used"))
-                found.pop("budget")
+                with expected_shape(earlier, "remove it to search again"):
+                    self._used_before = float(found.pop("used"))
+                    found.pop("budget")
+                    if not isinstance(found["rungs"], list):
+                        raise TypeError("rungs is not a list")
                 self.facts = found
+                break
         self._saved = copy.deepcopy(self.facts)
 
     @property
@@ -86,8 +100,17 @@ class Ledger:
             self._saved = copy.deepcopy(self.facts)
             self._write()
 
-    def _write(self) -> None:
-        write_json(self.path, {**self._saved, "budget": self.budget, "used": round(self.used(), 3)})
+    def finish(self, path: Path) -> None:
+        """Write the findings of a search that is finished to another file. The first is not written any more."""
+        with self._lock:
+            self.facts["state"] = "finished"
+            self._saved = copy.deepcopy(self.facts)
+            self._write(path)
+            self._is_finished = True
+
+    def _write(self, path: Path | None = None) -> None:
+        if not self._is_finished:
+            write_json(path or self.path, {**self._saved, "budget": self.budget, "used": round(self.used(), 3)})
 
     def log(self, message: str, *arguments: object) -> None:
         """Log a line with the time used and left."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from distilcal.data.splits import Splits
 from distilcal.errors import InputError, StoreError, TrainingError
 from distilcal.io.folders import digest
 from distilcal.io.locks import file_lock
+from distilcal.io.parts import remove_folder
 from distilcal.metrics import METRICS
 from distilcal.pipeline.budget.candidates import Candidate, Situation, build_candidates, control_of
 from distilcal.pipeline.budget.duration import format_duration
@@ -46,11 +47,12 @@ from distilcal.pipeline.budget.halving import (
 )
 from distilcal.pipeline.budget.ledger import FILE, Ledger
 from distilcal.pipeline.budget.timing import Speed, closing_seconds, expected_workload, measure_speed, network_key
+from distilcal.pipeline.encoders import NO_CONFIGS, Configs
 from distilcal.pipeline.keys import stage_key
 from distilcal.pipeline.logs import main_process_logger
-from distilcal.pipeline.preflight import check_recipe
-from distilcal.pipeline.results import remove_results
-from distilcal.pipeline.run import LOCK, Plan, plan, remove_empty_folders, run_recipe
+from distilcal.pipeline.preflight import LOCK, check_folders, check_recipe
+from distilcal.pipeline.results import SEARCH
+from distilcal.pipeline.run import Plan, plan, remove_empty_folders, run_recipe
 from distilcal.pipeline.stage import Stage
 from distilcal.pipeline.timing import time_in_turns
 from distilcal.pipeline.tracking import check_tracker, track_run
@@ -65,6 +67,8 @@ STUDENT, ALONE = "student", "alone"  # stages of the recipe that the search deci
 TIMED_BATCH = 32  # as runs are timed
 PLANNED = 0.97  # of the budget is planned with
 SLACK = 0.06  # of the budget, by which the last rung may miss its end
+
+SEARCH_LOCK = "budget"  # in the locks of the store: searches remove the models that they did not choose
 
 TRAINING_LOGGERS = ("distilcal.pipeline.train", "distilcal.pipeline.teacher")
 
@@ -108,6 +112,7 @@ def plan_within(
     *,
     layers: int = 0,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
+    configs: Configs = NO_CONFIGS,
     prepare: Callable[[Splits], None] | None = None,
 ) -> BudgetPlan:
     """Read the data, check every stage, and list the candidates. Trains nothing.
@@ -122,7 +127,7 @@ def plan_within(
         Where trained stages are.
     layers : int, default 0
         Layers of the teacher's encoder, if the search may choose how many the student keeps.
-    loaded, prepare
+    loaded, configs, prepare
         As for `distilcal.pipeline.plan`.
 
     Returns
@@ -136,7 +141,7 @@ def plan_within(
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError("a budget is for one process", remedy="start it without a launcher, or leave out the budget")
-    planned = plan(recipe, store, loaded=loaded, prepare=prepare)
+    planned = plan(recipe, store, loaded=loaded, configs=configs, prepare=prepare)
     by_name = {stage.name: stage for stage in planned.stages}
     student = by_name[STUDENT].settings
     teacher = by_name[student.teacher]
@@ -175,6 +180,7 @@ def distill_within(
     layers: int = 0,
     started: float | None = None,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
+    configs: Configs = NO_CONFIGS,
     prepare: Callable[[Splits], None] | None = None,
     on_checked: Callable[[], None] | None = None,
     on_refused: Callable[[], None] | None = None,
@@ -199,7 +205,7 @@ def distill_within(
         Layers of the teacher's encoder, if the search may choose how many the student keeps.
     started : float, optional
         Reading of ``time.monotonic`` when the work began; by default now.
-    loaded, prepare, on_checked, on_refused, on_progress
+    loaded, configs, prepare, on_checked, on_refused, on_progress
         As for `distilcal.pipeline.run_recipe`.
     track : str
         Name of a tracker, which follows the run with the chosen student.
@@ -214,36 +220,38 @@ def distill_within(
     InputError
         If the recipe cannot be run, or the time is too short for it; before anything is trained.
     StoreError
-        If another run works in the folder.
+        If another run works in the folder, or another search with the store.
     """
     if track:
         check_tracker(track)
-    if folder.exists() and not folder.is_dir():
-        raise InputError("this is a file", source=str(folder), remedy="give the folder of a run")
+    check_folders(folder, store)
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    with file_lock(folder / LOCK, busy=f"another run is working in {folder}"):
+    with file_lock(folder / LOCK, busy=f"another run is working in {folder}"), ExitStack() as locks:
         try:
-            planned = plan_within(recipe, budget, store, layers=layers, loaded=loaded, prepare=prepare)
+            planned = plan_within(recipe, budget, store, layers=layers, loaded=loaded, configs=configs, prepare=prepare)
             search = _Search.open(planned, recipe, folder, store, started, on_progress)
             search.check_time()
+            busy = f"another search within a budget works with the store {store}, and would remove models that this one needs"
+            locks.enter_context(file_lock(store / "locks" / SEARCH_LOCK, busy=busy))
         except BaseException:
             if on_refused is not None:
                 on_refused()
-            remove_empty_folders(created)
+            remove_empty_folders(folder, created)
             raise
         if on_checked is not None:
             on_checked()
-        remove_results(folder)
         with search.ledger.ticking():
             chosen = search.run()
     ledger = search.ledger
+
+    def add_results(new: Path) -> None:
+        ledger.finish(new / FILE)
+        write_frontier(ledger.facts, new)
+
     with ledger.ticking(), track_run(track, chosen, folder) as on_epoch:
         ledger.begin("evaluating")
-        run_recipe(chosen, folder, store, loaded=loaded, on_progress=on_progress, on_epoch=on_epoch)
-    ledger.facts["state"] = "finished"
-    ledger.save()
-    write_frontier(ledger.facts, folder)
+        run_recipe(chosen, folder, store, loaded=loaded, on_progress=on_progress, on_epoch=on_epoch, on_results=add_results)
     ledger.log("finished")
     return folder
 
@@ -283,7 +291,7 @@ class _Search:
                 candidates[name] = Candidate(name, f"the network of {candidate.name} without its teacher", control)
         keys = {stage.name: stage.key for stage in planned.plan.stages}
         key = digest([planned.budget, as_table(recipe.stages), keys, {n: as_table(c.stage) for n, c in candidates.items()}])
-        ledger = Ledger(folder / FILE, key, planned.budget, started=started)
+        ledger = Ledger(folder / SEARCH, key, planned.budget, started=started, finished=folder / FILE)
         return cls(planned, recipe, store, ledger, candidates, on_progress)
 
     @property
@@ -312,11 +320,12 @@ class _Search:
         """Measure every network, and refuse a budget that cannot be kept. A search that goes on was checked before."""
         needed_models = [stage.settings for stage in self.prerequisites.values() if not stage.settings.predictions]
         measured = self.facts.setdefault("speeds", {})
-        for settings in [*needed_models, *(candidate.stage for candidate in self.planned.candidates)]:
-            key = network_key(settings.model)
-            if key not in measured:
-                logger.info("measuring the speed of a network: %s", settings.model.name or settings.model.start_from)
-                measured[key] = asdict(measure_speed(settings, self.recipe, self.splits, self.store))
+        with tempfile.TemporaryDirectory() as temporary:  # a call that is refused leaves nothing in the store
+            for settings in [*needed_models, *(candidate.stage for candidate in self.planned.candidates)]:
+                key = network_key(settings.model)
+                if key not in measured:
+                    logger.info("measuring the speed of a network: %s", settings.model.name or settings.model.start_from)
+                    measured[key] = asdict(measure_speed(settings, self.recipe, self.splits, Path(temporary)))
         # The first network is loaded with the packages that it needs, which happens once.
         overhead = min(values["overhead"] for values in measured.values())
         self.speeds = {key: Speed(**{**values, "overhead": overhead}) for key, values in measured.items()}
@@ -455,7 +464,7 @@ class _Search:
             with _warnings_only():
                 run_stage(stage, recipe, splits, {**self.prerequisites, name: stage}, ProcessGroup(), on_progress=check)
         except OutOfTime:
-            shutil.rmtree(self.store / "work" / stage.key, ignore_errors=True)
+            self._remove("work", stage.key)
             self.ledger.log("%s: cut short, its time is over", name)
             return None
         except TrainingError as error:
@@ -614,11 +623,12 @@ class _Search:
             for trial in finished_trials(rung):
                 if trial.key in kept or not trial.own:
                     continue
-                try:
-                    with file_lock(self.store / "locks" / trial.key, busy="in use"):
-                        shutil.rmtree(self.store / "stages" / trial.key, ignore_errors=True)
-                except StoreError:
-                    continue  # another process trains it
+                self._remove("stages", trial.key)
+
+    def _remove(self, kind: str, key: str) -> None:
+        """Remove a folder of the store, unless another process trains the stage."""
+        with suppress(StoreError), file_lock(self.store / "locks" / key, busy="in use"):
+            remove_folder(self.store / kind / key)
 
 
 @contextmanager
