@@ -11,6 +11,8 @@ from distilcal.study.schema import task_recipe
 STUDY = """
 title = "Tiny"
 seeds = [0, 1]
+temperature_rows = false
+score_tables = false
 
 [metrics]
 accuracy = { percent = true, digits = 1 }
@@ -23,7 +25,7 @@ sets = { home = "test", away = "other" }
 [stages.big]
 model = { name = "mlp", hidden = [16] }
 train = { epochs = 4, batch = 32, lr = 1e-2, schedule = "none", choose = "last" }
-terms = [{ loss = "cross_entropy" }]
+terms = [{ loss = "cross_entropy" }, { loss = "confidence_penalty", weight = 0 }]
 
 [stages.small]
 like = "big"
@@ -97,6 +99,39 @@ values = [1, 4]
 places = [{ task = "near", set = "home" }]
 
 [[figures]]
+name = "bars"
+title = "Error by method"
+kind = "bars"
+y = "error"
+methods = ["Large", "Alone"]
+places = [{ task = "near", set = "home" }, { task = "near", set = "away" }]
+
+[[figures]]
+name = "chains"
+title = "Chains"
+kind = "line"
+x = "temperature"
+y = "error"
+points = [
+  { method = "Taught, T 1", series = "taught", x = 1 },
+  { method = "Taught, T 4", series = "taught", x = 4 },
+  { method = "Alone", series = "alone", x = 1 },
+]
+places = [{ task = "near", set = "home" }]
+
+[[figures]]
+name = "grouped"
+title = "Grouped"
+kind = "bars"
+y = "error"
+points = [
+  { method = "Alone", series = "alone", x = "T = 1" },
+  { method = "Taught, T 1", series = "taught", x = "T = 1" },
+  { method = "Taught, T 4", series = "taught", x = "T = 4" },
+]
+places = [{ task = "near", set = "home" }]
+
+[[figures]]
 name = "bins"
 title = "Bins"
 kind = "reliability"
@@ -110,6 +145,24 @@ kind = "projection"
 methods = ["Large"]
 classes = ["0", "1", "2"]
 places = [{ task = "near", set = "home" }]
+
+[[figures]]
+name = "batches"
+title = "On training batches"
+kind = "training"
+y = "entropy"
+split = "train"
+methods = ["Large", "Alone"]
+places = [{ task = "near" }]
+
+[chosen.near]
+big = { "train.lr" = 5e-3, "train.epochs" = 3 }
+
+[[points]]
+name = "chosen"
+title = "Points"
+methods = ["Large", "Taught"]
+parameters = { alpha = ["terms.9.weight", "terms.1.weight"], "learning rate" = ["train.lr"], epochs = ["train.epochs"] }
 
 [[theorems]]
 name = "theorem1"

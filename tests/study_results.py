@@ -56,7 +56,8 @@ def figure(kind, points, **changed):
 
 POINTS = {
     "line": [[1, 0.2, 0.1, 0.3], [2, None, None, None], [3, 0.15, 0.1, 0.2], [4, 0.1]],
-    "scatter": [[0.8, 0.2], [0.9, 0.1, 0.05, 0.2]],
+    "bars": [[0, 0.2, 0.1, 0.3], [1, None], [2, 0.1]],
+    "scatter": [[0.8, 0.2], [0.9, 0.1, 0.05, 0.2], [0.7, 0.3, 0.2, 0.4, 0.6, 0.8]],
     "reliability": [[0.55, 0.5, 0.4, 0.6, 20], [0.95, 0.9, 0.85, 0.95, 400]],
     "projection": [[-1.5, 2.0], [3.0, 0.25]],
     "map": [[0.1, 0.9, 1.0], [0.4, 0.5, 0.6], [0.2, 0.1, 0.0]],
@@ -65,24 +66,33 @@ POINTS = {
 
 def part(verdict, value=0.0123):
     return {"what": f"LS higher than ERM, {verdict}", "value": value, "low": -0.01, "high": 0.03, "p": 0.2, "verdict": verdict,
-            "percent": False, "digits": 4}  # fmt: skip
+            "percent": False, "digits": 4, "control": verdict == "fails",
+            "unmet": [f"not so that {HARMFUL}"] if verdict == "premise not met" else []}  # fmt: skip
+
+
+def claim(text, verdict, parts, need=""):
+    return {"text": text, "verdict": verdict, "need": need, "metric": "ece", "delta": 0.01, "percent": True, "digits": 2,
+            "controls": ["KD", HARMFUL], "premises": ["ERM is overconfident"], "counts": {verdict: len(parts)}, "equal": 1,
+            "parts": parts}  # fmt: skip
 
 
 def example_results():
     """Results with every kind of cell, claim and chart, and with text that must be escaped."""
     figures = [figure(kind, points) for kind, points in POINTS.items()]
-    figures[1]["series"][0]["labels"] = ["MRPC", HARMFUL]
+    figures[1]["series"][0]["labels"] = ["MRPC", HARMFUL, "QNLI"]
     second = table({HARMFUL: cell()}, HARMFUL, title=HARMFUL, note=HARMFUL, here=["", HARMFUL])
-    claims = [{"text": f"Claim {v}", "verdict": v, "need": "all of 2", "parts": [part(v), part("holds", None)]} for v in SIGNS]
+    claims = [claim(f"Claim {v}", v, [part(v), part("holds", None)], "all of 2") for v in SIGNS]
     theorem = {"name": "theorem1", "title": "Theorem 1, τ²", "columns": ["α", "gap"], "text": "What it shows."}
     return deepcopy({
-        "format": 1, "name": "p000", "title": "Does it hold?", "scale": "small", "note": "tiny models", "seeds": [0, 1, 2],
+        "format": 2, "name": "informed-mixup", "title": "Does it hold?", "scale": "small", "note": "tiny models",
+        "seeds": [0, 1, 2],
         "level": 0.95,
         "tables": [table(CELLS), second],
-        "claims": [*claims, {"text": HARMFUL, "verdict": "holds", "need": "", "parts": []}],
+        "claims": [*claims, claim(HARMFUL, "holds", [])],
         "figures": [*figures, figure("line", [], name="../../empty"), figure("line", POINTS["line"], name="LINE")],
         "failures": [{"what": "MRPC · small-ls", "error": f"{HARMFUL}\nsecond line\x1b[31m"}],
         "theorems": [{**theorem, "rows": [[0.5, 1.5e-7], [1, HARMFUL]]}],
         "environment": {"python": "3.11", "packages": {"numpy": "2.0", HARMFUL: "1"}},
-        "command": "distilcal study p000 --scale small", "seconds": 1234.5, "trained": 1068, "jobs": 1424, "points": 14560,
+        "command": "distilcal study informed-mixup --scale small", "seconds": 1234.5,
+        "trained": 1068, "jobs": 1424, "points": 14560,
     })  # fmt: skip

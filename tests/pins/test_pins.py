@@ -31,7 +31,7 @@ CHECKS = ("warnings", "macro_f1", "near_overlaps", "baseline")
 FEW = 6  # stages of a run whose figures are pinned in full
 DIGESTS = () if exact() else ("digests",)  # of rounded floats: elsewhere they may be rounded to the other side
 CHIEF = ("accuracy", "nll", "ece")
-STUDIES = ("p000", "p001", "p002", "p003", "p004")
+STUDIES = ("informed-mixup", "aum-saliency", "calibrated-student", "kd-or-smoothing", "calibration-transfer")
 SCALES = ("small", "full")
 
 
@@ -216,9 +216,9 @@ def test_predict_gives_the_pinned_labels(place):
     run, _ = carried_out("distill")
     found = {}
     for stage in ("teacher", "student"):
-        command("predict", run, "other.csv", "-o", f"labelled-{stage}.csv", "--stage", stage)
+        command("predict", run, "other.csv", "-o", f"labelled-{stage}.csv", "--stage", stage, "--no-columns")
         found[stage] = read_table(f"labelled-{stage}.csv")
-    command("predict", run, "other.csv", "-o", "labelled.csv")
+    command("predict", run, "other.csv", "-o", "labelled.csv", "--no-columns")
     assert read_table("labelled.csv") == found["student"]
     check("predict", found)
 
@@ -266,6 +266,9 @@ def rounded_digest(value):
     )
 
 
+# What a dry run estimates: time, costs, and what each claim could see.
+ESTIMATES = ("note: ", "roughly ", "What each claim could see", "  ")
+
 # ---- studies -----------------------------------------------------------------------------------------------------------
 
 
@@ -279,7 +282,7 @@ def test_a_study_has_the_pinned_jobs(name, scale, tmp_path, monkeypatch):
     monkeypatch.delenv("DISTILCAL_STORE", raising=False)
     monkeypatch.setitem(sys.modules, "datasets", None)  # nothing is asked of the hub
     lines = command("study", name, "--scale", scale, "--dry-run").stdout.splitlines()
-    told = [line for line in lines if not line.startswith(("note: ", "roughly "))]
+    told = [line for line in lines if not line.startswith(ESTIMATES)]
     stages = [line for line in told if " · " in line]
     said = {
         "lines": len(stages),
@@ -334,7 +337,7 @@ def test_a_dry_run_of_the_tiny_study_says_what_it_would_do(place):
     found = {}
     for scale in SCALES:
         lines = command("study", "tiny_study.toml", "--scale", scale, "--store", "stores/none", "--dry-run").stdout.splitlines()
-        found[scale] = [line for line in lines if not line.startswith("roughly ")]
+        found[scale] = [line for line in lines if not line.startswith(ESTIMATES)]
     check("tiny-study-dry-run", found)
 
 

@@ -1,18 +1,27 @@
-"""Intervals, differences, verdicts and claims."""
+"""What a study measured: samples, intervals, tables with the rows that every study has."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from distilcal.study.analysis import Sample, StudyResults, check_claim, difference, interval, verdict
+from distilcal.study.analysis import StudyResults, all_tables, fill_table, interval
 from distilcal.study.expand import expand
+from distilcal.study.inference import Sample
+from distilcal.study.loading import load_study
+from distilcal.study.places import PlaceSettings
 
 
 def sample(values, spread, seed, shared=None, n=200):
     rng = np.random.default_rng(seed)
     draws = np.array(values)[:, None] + rng.normal(size=(len(values), 500)) * spread
     return Sample(tuple(range(len(values))), np.array(values), draws if shared is None else draws + shared, n)
+
+
+@pytest.fixture(scope="module")
+def results(finished_study):
+    folder, study, outcome, _ = finished_study
+    return StudyResults(study, expand(study), outcome, folder / "store")
 
 
 def test_the_interval_grows_with_the_spread_over_seeds_and_over_examples():
@@ -24,57 +33,58 @@ def test_the_interval_grows_with_the_spread_over_seeds_and_over_examples():
     assert interval(seeds)[0] == pytest.approx(0.2)
 
 
-def test_differences_are_paired():
-    """What is common to two methods, in a seed or in a resample, cancels."""
-    common = np.random.default_rng(9).normal(size=500) * 0.1
-    base = np.array([0.1, 0.3, 0.5])
-    a, b = sample(base + 0.02, 0.001, 1, common), sample(base, 0.001, 2, common)
-    value, low, high, p = difference(a, b)
-    assert value == pytest.approx(0.02)
-    assert 0.015 < low < high < 0.025
-    assert p < 0.05
-    assert interval(a)[2] - interval(a)[1] > 0.2
-    assert difference(a, sample(base, 0.1, 2, n=100)) is None  # other examples
-    some = Sample((2, 1), a.values[[2, 1]], a.draws[[2, 1]], 200)
-    assert difference(some, b)[0] == pytest.approx(0.02)  # matched by seed, not by position
+def test_the_interval_of_one_seed_is_that_of_its_rows():
+    one = sample([0.2], 0.05, 0)
+    low, high = np.quantile(one.draws[0], [0.025, 0.975]) - one.draws[0].mean() + 0.2
+    assert interval(one) == pytest.approx((0.2, low, high))
+    assert np.isnan(interval(Sample((0,), np.array([np.inf]), one.draws, 200))[1:]).all()
 
 
-# One seed knows nothing of the spread between trainings, as the documentation says: there it is 0.
-@pytest.mark.parametrize(("seeds", "between"), [(1, 0.0), *((s, b) for s in (2, 3, 5) for b in (0.0, 1.0, 10.0))])
-def test_equal_methods_are_rarely_called_different(seeds, between):
-    """Differences of rows and of trainings that are nothing but chance: about one in twenty is significant."""
-    rng = np.random.default_rng(1)
-    called = 0
-    for _ in range(400):
-        rows = rng.normal()  # the same test rows for every seed
-        values = rows + between * rng.normal(size=seeds)
-        draws = values[:, None] + rng.normal(size=300)[None] + np.zeros((seeds, 300))
-        other = Sample(tuple(range(seeds)), np.zeros(seeds), np.zeros((seeds, 300)), 200)
-        called += difference(Sample(tuple(range(seeds)), values, draws, 200), other)[3] < 0.05
-    assert called / 400 < (0.09 if seeds != 2 else 0.15)  # of two seeds the spread is hardly known
+def test_a_set_of_several_splits_is_their_mean(results):
+    task = results.study.tasks["near"]
+    both = task.replace(sets={**task.sets, "both": ["test", "other"]})
+    study = results.study.replace(tasks={"near": both})
+    mixed = StudyResults(study, results.graph, results.outcome, results.store)
+    place = PlaceSettings(method="Alone", task="near", metric="accuracy")
+    home, away, mean = (mixed.sample(place.replace(set=name)) for name in ("home", "away", "both"))
+    np.testing.assert_allclose(mean.values, (home.values + away.values) / 2)
+    np.testing.assert_allclose(mean.draws, (home.draws + away.draws) / 2)
+    assert mean.examples == home.examples + away.examples
+    assert len(mixed.predictions(place.replace(set="both"))) == 2 * len(mixed.predictions(place.replace(set="home")))
 
 
-@pytest.mark.parametrize(
-    ("parts", "need", "word"),
-    [
-        (["holds"] * 4, 0, "holds"),
-        (["holds", "undecided"], 0, "undecided"),
-        (["holds", "fails"], 0, "fails"),
-        (["holds", "holds", "holds", "fails"], 3, "holds"),
-        (["holds", "fails", "fails", "undecided"], 3, "fails"),
-        (["holds", "fails", "undecided", "undecided"], 3, "undecided"),
-    ],
-)
-def test_verdicts(parts, need, word):
-    assert verdict(parts, need)["verdict"] == word
+def test_chance_is_the_most_frequent_class(results):
+    (first, *_) = results.predictions(PlaceSettings(method="Alone", task="near"))
+    share = np.bincount(first.labels).max() / len(first)
+    assert results.chance(PlaceSettings(method="Alone", task="near")) == pytest.approx(share)
+    assert np.isnan(results.chance(PlaceSettings(method="Nobody", task="near")))
 
 
-def test_a_claim_that_is_turned_round_turns_its_verdict(finished_study):
-    folder, study, outcome, _ = finished_study
-    results = StudyResults(study, expand(study), outcome, folder / "store")
-    claim = study.claims[0]
-    said = check_claim(results, claim)
-    other = check_claim(results, claim.replace(higher="", lower="Large"))
-    turned = {"holds": "fails", "fails": "holds", "undecided": "undecided"}
-    assert turned[said["verdict"]] == other["verdict"]
-    assert said["parts"][0]["value"] == other["parts"][0]["value"]
+def test_every_study_has_rows_with_a_temperature_and_tables_of_scores(results):
+    study = results.study.replace(temperature_rows=True, score_tables=True)
+    table, *scores = all_tables(study)
+    rows = [(row.method, row.name, row.scaled) for row in table.rows]
+    # "Alone, scaled" is shown already, and is the same model as "Alone"
+    assert rows == [
+        ("Large", "", None),
+        ("Large", "Large + temperature", True),
+        ("Alone", "", None),
+        ("Alone, scaled", "", None),
+        ("Taught", "", None),
+        ("Taught", "Taught + temperature", True),
+    ]
+    assert [len(row) for row in table.paper] == [3] * 6
+    assert [table.title for table in scores] == ["Every score: near, home", "Every score: near, away"]
+    filled = fill_table(results, scores[1])
+    assert filled["columns"] == ["accuracy (%)", "ece (%)", "nll", "brier", "aurc"]
+    assert filled["rows"] == ["Large", "Large + temperature", "Alone", "Alone + temperature", "Taught", "Taught + temperature"]
+    means = np.array([[cell["mean"] for cell in row] for row in filled["cells"]])
+    assert np.isfinite(means).all()
+    assert (means[::2, 0] == means[1::2, 0]).all()  # a temperature changes no prediction
+    assert (means[::2, 2] != means[1::2, 2]).all()
+
+
+def test_accuracy_alone_gets_no_rows_with_a_temperature(place):
+    study = load_study(str(place / "tiny.toml")).replace(temperature_rows=True)
+    table = study.tables[0].replace(common=PlaceSettings(metric="accuracy", task="near"))
+    assert len(all_tables(study.replace(tables=[table]))[0].rows) == len(table.rows)

@@ -10,6 +10,7 @@ from study_cases import InProcessExecutor, near_recipe, without_times
 
 from distilcal.config.loading import as_table, with_values
 from distilcal.errors import InputError
+from distilcal.evaluation import bootstrap_splits
 from distilcal.io.locks import file_lock
 from distilcal.metrics import ece
 from distilcal.predictions import Predictions
@@ -90,16 +91,62 @@ def test_every_figure_is_that_of_the_predictions(finished_study):
     assert "lr 0.01" in found["tables"][0]["cells"][0][0]["chosen"]
 
 
+def test_temperatures_come_from_the_grid_of_the_study(finished_study):
+    folder, study, outcome, _ = finished_study
+    graph = expand(study)
+    id_ = graph.cells["Alone", "near", 0]
+    measure = measures_of(study.replace(temperature_grid=(0.01, 5.0, 0.01)), graph)(id_)
+    assert measures_of(study, graph)(id_).grid is None
+    assert measure.grid == (0.01, 5.0, 0.01)
+    key = outcome.results[id_]["measured"]
+    splits = {name: Predictions.load(folder / "store" / "measured" / key / f"{name}.npz") for name in ("dev", "test")}
+    exact, gridded = (
+        bootstrap_splits(splits, ["test"], {"error": {"metric": "ece"}}, resamples=5, grid=grid).temperature
+        for grid in (None, measure.grid)
+    )
+    assert gridded == pytest.approx(exact, abs=0.01)
+    assert gridded == pytest.approx(round(gridded, 2), abs=1e-9) != exact
+
+
+def test_the_chosen_points_stand_beside_the_paper_s(finished_study):
+    (table,) = json.loads((finished_study[0] / "out" / "results.json").read_text())["points_chosen"]
+    heads = ["task", "method", "alpha", "alpha, paper", "learning rate", "learning rate, paper", "epochs", "epochs, paper"]
+    assert table["columns"] == heads
+    large, taught = (dict(zip(heads, row, strict=True)) for row in table["rows"])
+    assert (large["learning rate, paper"], large["epochs, paper"], large["alpha, paper"]) == (5e-3, 3, None)
+    assert large["learning rate"] in (1e-4, 1e-2, "0.0001 / 0.01", "0.01 / 0.0001")
+    assert (taught["alpha"], taught["learning rate"], taught["epochs"], taught["epochs, paper"]) == (0.5, 1e-2, 4, None)
+
+
 def test_figures_and_theorems_are_there(finished_study):
     found = json.loads((finished_study[0] / "out" / "results.json").read_text())
     figures = {figure["name"]: figure for figure in found["figures"]}
-    assert set(figures) == {"training", "scatter", "temperature", "bins-home", "bins-away", "plane-large"}
+    assert set(figures) == {
+        "training", "scatter", "temperature", "batches", "chains", "bars", "grouped", "bins-home", "bins-away", "plane-large"
+    }  # fmt: skip
     assert [len(s["points"]) for s in figures["training"]["series"]] == [4, 4]
     assert [p[0] for p in figures["temperature"]["series"][0]["points"]] == [1, 4]
+    assert {s["name"]: [p[0] for p in s["points"]] for s in figures["chains"]["series"]} == {"taught": [1, 4], "alone": [1]}
+    assert figures["grouped"]["groups"] == ["T = 1", "T = 4"]
+    assert {s["name"]: [p[0] for p in s["points"]] for s in figures["grouped"]["series"]} == {"taught": [0, 1], "alone": [0]}
     assert all(len(s["points"]) == 2 for s in figures["scatter"]["series"])
+    x, y, low, high, left, right = figures["scatter"]["series"][0]["points"][0]  # one standard deviation of two seeds
+    assert low < y < high
+    assert left < x < right
+    assert y - low == pytest.approx(high - y)
     assert figures["scatter"]["x"] == "accuracy (%)"
+    assert figures["bars"]["groups"] == ["home", "away"]
+    assert figures["batches"]["y"] == "entropy on training batches"
+    large, alone = (series["points"] for series in figures["batches"]["series"])
+    assert len(alone) == 4 * 10  # ten parts of every epoch
+    assert len(large) % 10 == 0, "up to the chosen number of epochs"
+    assert alone[0][0] == pytest.approx(0.05)
+    assert 0 < alone[-1][1] < alone[0][1] <= 1.1  # nats of three classes: the model grows more certain
+    assert [[len(p) for p in s["points"]] for s in figures["bars"]["series"]] == [[4, 4], [4, 4]]
     assert sum(p[4] for p in figures["bins-away"]["series"][0]["points"]) == 2 * 150  # both seeds
     assert {s["name"] for s in figures["plane-large"]["series"]} == {"0", "1", "2"}
+    for series in figures["plane-large"]["series"]:
+        np.testing.assert_allclose(series["centre"], np.mean(series["points"], axis=0), atol=1e-4)
     assert [t["name"] for t in found["theorems"]] == ["theorem1", "theorem2"]
     assert (finished_study[0] / "out" / "study.html").exists()
 

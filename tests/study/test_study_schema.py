@@ -72,7 +72,7 @@ def test_a_wrong_name_is_refused_before_anything_runs(place, tmp_path, old, new,
 
 def test_unknown_names_list_the_near_ones(place, tmp_path):
     assert "there is no study 'p03'; did you mean p003" in command("study", "p03", code=2).stderr
-    assert "the scales are" in command("study", "p003", "--scale", "huge", code=2).stderr
+    assert "the scales are" in command("study", "kd-or-smoothing", "--scale", "huge", code=2).stderr
     study = place / "tiny.toml"
     assert "did you mean Large" in command("study", study, "--only", "method=Lage", code=2).stderr
     assert "did you mean near" in command("study", study, "--only", "task=neer", code=2).stderr

@@ -13,6 +13,7 @@ from study_cases import InProcessExecutor
 from distilcal.config.loading import as_table, load_recipe, with_values
 from distilcal.io.folders import MANIFEST, file_digest
 from distilcal.study.job import run_job
+from distilcal.study.schema import GridSettings
 from distilcal.study.sweep import Sweep, parse_axes, run_sweep
 
 RECIPE = """
@@ -132,11 +133,24 @@ def test_optuna_proposes_points(swept):
         (["--grid", "train.lr=1,2;train.batch=4"], "as many values each"),
         (["--grid", "train.lr=fast"], "train.lr = 'fast', expected a number"),
         (["--grid", "train.lr=1", "--random", "2", "--optuna", "2"], "give one of them"),
+        (["--grid", "train.lr=nan"], "train.lr = nan, expected a finite number"),
+        (["--grid", "terms.1.temperature=1,-2"], "kd cannot be computed with {'temperature': -2}"),
+        (["--grid", "terms.1.loss=kd,kdd", "--dry-run"], "no loss 'kdd'"),
+        (
+            [f"--grid=terms.{i}.{key}={','.join(map(str, range(1, 100)))}" for i in (0, 1) for key in ("weight", "x", "y")],
+            "--grid: too many points, expected at most 100,000",
+        ),
     ],
 )
 def test_a_wrong_grid_is_one_line(swept, arguments, words):
     assert words in command("sweep", swept / "r.toml", *arguments, "--store", swept / "store", code=2).stderr
     assert not (swept / "store").exists()
+
+
+def test_points_are_chosen_by_nll_unless_told_otherwise(swept):
+    sweep = Sweep(load_recipe(swept / "r.toml"), "student", ({"train.lr": [1e-3]},))
+    assert sweep.choose == "calibrated_nll" == GridSettings(stages=("student",), axes=({"train.lr": [1e-3]},)).choose
+    assert "the best by dev calibrated_nll" in command("sweep", swept / "r.toml", "--grid", "train.lr=1e-3", "--dry-run").stdout
 
 
 def test_axes_name_their_stage(swept):

@@ -1,61 +1,32 @@
-"""What a study found: samples over seeds and bootstrap replicates, their intervals and differences, tables and claims.
+"""What a study measured: values over seeds and bootstrap replicates, read from the store, their intervals, and tables.
 
-Intervals and differences come from one bootstrap over seeds and examples: every model of a task is resampled with the same
-rows, and seeds are drawn the same for all, so differences are paired. NumPy only.
+Intervals and differences come from one bootstrap over examples: every model of a task is resampled with the same rows, so
+differences are paired. How seeds and examples make an interval is in `distilcal.study.inference`. NumPy only.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
 
 from distilcal.calibrate.base import log_softmax
 from distilcal.io.atomic import open_npz, read_json
-from distilcal.metrics import definition, holm, is_significant, paired_interval
+from distilcal.metrics import definition, holm, is_significant
 from distilcal.metrics.definitions import HIGHER_IS_BETTER, NO_DIRECTION, UPPER_LIMIT, parameters
 from distilcal.predictions import Predictions
 from distilcal.study.expand import Graph
+from distilcal.study.inference import LEVEL, Sample, estimate_each, paired_difference
+from distilcal.study.places import PlaceSettings, merge_places
 from distilcal.study.scheduler import Outcome
-from distilcal.study.schema import (
-    ClaimSettings,
-    MetricSettings,
-    PlaceSettings,
-    Study,
-    TableSettings,
-    claim_pairs,
-    claim_places,
-    merge_places,
-    split_of,
-)
+from distilcal.study.schema import MetricSettings, Study, TableSettings, splits_of
 
-LEVEL = 0.95  # of intervals; 1 - LEVEL is the level of significance
-Floats = NDArray[np.float64]
-
-
-# ---- samples -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A figure of one method in one place: a value and bootstrap replicates for each seed."""
-
-    seeds: tuple[int, ...]
-    values: Floats  # (seeds,)
-    draws: Floats  # (seeds, replicates)
-    examples: int  # of the set it is measured on
-
-    def of(self, seeds: Sequence[int]) -> Sample:
-        """Return the sample of these seeds only, in their order."""
-        rows = [self.seeds.index(seed) for seed in seeds]
-        return Sample(tuple(seeds), self.values[rows], self.draws[rows], self.examples)
+NOT_CHANGED = ("accuracy",)  # metrics that temperature scaling cannot change
+SCORES = ("accuracy", "ece", "nll", "brier", "aurc")  # columns of the tables of scores
 
 
 class StudyResults:
@@ -108,7 +79,7 @@ class StudyResults:
     def sample(self, place: PlaceSettings) -> Sample | None:
         """Return the figure of a place, which has method, task and metric; None if no seed was measured."""
         state = "scaled" if self.is_scaled(place) else "given"
-        split = split_of(self.study, place)
+        splits = splits_of(self.study, place)
         seeds: list[int] = []
         values: list[float] = []
         draws: list[Any] = []
@@ -118,28 +89,40 @@ class StudyResults:
             if folder is None:
                 continue
             figures, replicates = _measurements(folder)
-            value = figures["sets"][split][state][place.metric]
+            measured = [figures["sets"][split][state][place.metric] for split in splits]
             seeds.append(seed)
-            values.append(math.nan if value is None else value)
-            draws.append(replicates[f"{split}/{state}/{place.metric}"])
-            examples = figures["sets"][split]["n"]
+            values.append(float(np.mean([math.nan if value is None else value for value in measured])))
+            # Splits of one size are resampled with the same rows, so the mean over versions of the same examples resamples
+            # all versions of an example together.
+            draws.append(np.mean([replicates[f"{split}/{state}/{place.metric}"] for split in splits], axis=0))
+            examples = sum(figures["sets"][split]["n"] for split in splits)
         if not seeds:
             return None
         return Sample(tuple(seeds), np.array(values), np.array(draws, dtype=np.float64), examples)
 
+    def chance(self, place: PlaceSettings) -> float:
+        """Return the share of the most frequent class on the place's splits, their mean; nan if nothing was measured."""
+        for seed in self.study.seeds:
+            folder = self.folder(place.method, place.task, seed)
+            if folder is not None:
+                figures = _measurements(folder)[0]
+                return float(np.mean([figures["sets"][split]["chance"] for split in splits_of(self.study, place)]))
+        return math.nan
+
     def predictions(self, place: PlaceSettings) -> list[Predictions]:
-        """Return the predictions of a method with each seed, after temperature scaling where the place is scaled."""
+        """Return the predictions of a method with each seed on each split, scaled by a temperature where the place is."""
         loaded = []
         for seed in self.study.seeds:
             folder = self.folder(place.method, place.task, seed)
             if folder is None:
                 continue
-            predictions = Predictions.load(folder / f"{split_of(self.study, place)}.npz")
-            if self.is_scaled(place):
-                temperature = _measurements(folder)[0]["temperature"]
-                scaled_logits = predictions.logits.astype(np.float64) / temperature
-                predictions = predictions.with_log_probs(log_softmax(scaled_logits))
-            loaded.append(predictions)
+            for split in splits_of(self.study, place):
+                predictions = Predictions.load(folder / f"{split}.npz")
+                if self.is_scaled(place):
+                    temperature = _measurements(folder)[0]["temperature"]
+                    scaled_logits = predictions.logits.astype(np.float64) / temperature
+                    predictions = predictions.with_log_probs(log_softmax(scaled_logits))
+                loaded.append(predictions)
         return loaded
 
     def chosen(self, method: str, task: str) -> str:
@@ -163,47 +146,11 @@ def _measurements(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         return read_json(folder / "figures.json"), {name: arrays[name] for name in arrays}
 
 
-# ---- intervals and differences -----------------------------------------------------------------------------------------
-
-
-def _bootstrap_means(draws: Floats) -> Floats:
-    """Means over seeds drawn with replacement, one for each replicate; equal numbers of seeds draw the same ones."""
-    seeds, count = draws.shape
-    picked = np.random.default_rng([0, seeds]).integers(0, seeds, (seeds, count))
-    return np.asarray(draws[picked, np.arange(count)].mean(axis=0))
-
-
-def _widened_replicates(values: Floats, draws: Floats) -> tuple[Floats, float, float]:
-    """Centred replicates of the mean over seeds and examples, its standard error and its degrees of freedom.
-
-    A bootstrap of a few seeds is too narrow: by √((S - 1)/S), and because its tails are not those of a mean of few. So the
-    replicates are widened to the standard error of rows and seeds together, and to the tails of Student's t with Welch and
-    Satterthwaite's degrees of freedom (rows count as many). With one seed nothing is known of the spread between seeds.
-    """
-    seeds = len(values)
-    means = _bootstrap_means(draws)
-    centred = means - means.mean()
-    variance_of_rows = float(draws.mean(axis=0).var())
-    if seeds == 1:
-        return centred, math.sqrt(variance_of_rows), math.inf
-    variance_of_seeds = float(values.var(ddof=1)) / seeds
-    variance = variance_of_rows + variance_of_seeds
-    error = math.sqrt(variance)
-    freedom = math.inf
-    if variance_of_seeds > 0:
-        freedom = variance**2 / (variance_of_seeds**2 / (seeds - 1))
-    spread = float(centred.std())
-    if spread == 0:
-        return centred, error, freedom
-    tail = (1 + LEVEL) / 2
-    factor = 1.0
-    if math.isfinite(freedom):
-        factor = stats.t.ppf(tail, freedom) / stats.norm.ppf(tail)
-    return centred * (error / spread * factor), error, freedom
+# ---- intervals ---------------------------------------------------------------------------------------------------------
 
 
 def interval(sample: Sample, limit: float = math.inf) -> tuple[float, float, float]:
-    """Return the mean over seeds and its bootstrap interval over seeds and examples.
+    """Return the mean over seeds and its interval over seeds and examples.
 
     Parameters
     ----------
@@ -215,7 +162,7 @@ def interval(sample: Sample, limit: float = math.inf) -> tuple[float, float, flo
     Returns
     -------
     mean, low, high : float
-        The limits are nan if a value is not finite.
+        The limits are nan if a value is not finite. With one seed they are those of the bootstrap over examples.
 
     Examples
     --------
@@ -227,54 +174,105 @@ def interval(sample: Sample, limit: float = math.inf) -> tuple[float, float, flo
     mean = float(sample.values.mean())
     if not math.isfinite(mean) or not np.isfinite(sample.draws).all():
         return mean, math.nan, math.nan
-    low, high = np.quantile(_widened_replicates(sample.values, sample.draws)[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) + mean
+    if len(sample.seeds) == 1:
+        centred = sample.draws[0] - sample.draws[0].mean()
+        low, high = np.quantile(centred, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) + mean
+    else:
+        low, high = estimate_each([sample])[0].interval()
     return mean, max(0.0, min(float(low), mean)), min(max(float(high), mean), limit)
 
 
-def difference(first: Sample, second: Sample) -> tuple[float, float, float, float] | None:
-    """Return ``first - second`` with its interval and p-value, over the seeds that both have.
+def finite_or_none(value: float | None) -> float | None:
+    """Return the value, or None for what JSON cannot hold.
 
     Parameters
     ----------
-    first, second : Sample
-        Figures of one metric in one place, whose replicates resample the same examples.
+    value : float or None
+        Any number.
 
     Returns
     -------
-    tuple of float or None
-        The difference, the limits of its interval and the p-value; None if they share no seed, are not measured on the same
-        examples, or a value is not finite.
+    float or None
     """
-    shared = [seed for seed in first.seeds if seed in second.seeds]
-    if not shared or first.examples != second.examples:
-        return None
-    a, b = first.of(shared), second.of(shared)
-    values = a.values - b.values
-    draws = a.draws - b.draws
-    if not np.isfinite(values).all() or not np.isfinite(draws).all():
-        return None
-    mean = float(values.mean())
-    if len(shared) == 1:
-        return paired_interval(mean, draws[0], a.examples, LEVEL)
-    centred, error, freedom = _widened_replicates(values, draws)
-    low, high = np.quantile(centred, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) + mean
-    p = float(mean == 0)
-    if error > 0:
-        p = 2 * stats.t.sf(abs(mean) / error, min(freedom, 1e9))
-    return mean, float(low), float(high), float(p)
-
-
-def _finite_or_none(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------------
 
 
+def all_tables(study: Study) -> list[TableSettings]:
+    """Return the tables of a study with the rows and tables that are added to every study.
+
+    Parameters
+    ----------
+    study : Study
+        The study at one scale. Its ``temperature_rows`` and ``score_tables`` say what is added.
+
+    Returns
+    -------
+    list of TableSettings
+        Its tables, each with a row ``+ temperature`` below every row that temperature scaling can change, and for every task
+        and set a table of scores.
+    """
+    tables = list(study.tables)
+    if study.score_tables:
+        tables += _score_tables(study)
+    if study.temperature_rows:
+        tables = [_with_temperature_rows(study, table) for table in tables]
+    return tables
+
+
+def _score_tables(study: Study) -> list[TableSettings]:
+    """A table of scores for every task and set that the study's tables show, with all methods that they show there."""
+    methods: dict[tuple[str, str], dict[str, None]] = {}
+    for table in study.tables:
+        for row in table.rows:
+            for column in table.columns:
+                place = merge_places(table.common, row, column)
+                if not study.methods[place.method].scaled:
+                    methods.setdefault((place.task, place.set or "test"), {})[place.method] = None
+    tables = []
+    for (task, set_), names in methods.items():
+        where = task if set_ in ("test", task) else f"{task}, {set_}"
+        tables.append(
+            TableSettings(
+                name=f"scores {where}",
+                title=f"Every score: {where}",
+                common=PlaceSettings(task=task, set=set_),
+                rows=tuple(PlaceSettings(method=name) for name in names),
+                columns=tuple(PlaceSettings(name=_score_title(study, metric), metric=metric) for metric in SCORES),
+            )
+        )
+    return tables
+
+
+def _score_title(study: Study, metric: str) -> str:
+    return f"{metric} (%)" if study.metrics[metric].percent else metric
+
+
+def _with_temperature_rows(study: Study, table: TableSettings) -> TableSettings:
+    """The table with a row ``+ temperature`` below every row that is not scaled, where that can change a value."""
+    methods = [merge_places(table.common, row).method for row in table.rows]
+    shown_scaled = {study.methods[method].stage for method in methods if method and study.methods[method].scaled}
+    rows: list[PlaceSettings] = []
+    paper: list[Any] = []
+    for i, (row, method) in enumerate(zip(table.rows, methods, strict=True)):
+        rows.append(row)
+        paper.append(table.paper[i] if table.paper else [])
+        if not method or study.methods[method].scaled or study.methods[method].stage in shown_scaled:
+            continue
+        places = [merge_places(table.common, row, column) for column in table.columns]
+        if any(place.scaled is None and study.metrics[place.metric].metric not in NOT_CHANGED for place in places):
+            rows.append(row.replace(name=f"{_heading(row)} + temperature", scaled=True))
+            paper.append([math.nan] * len(table.columns))
+    return table.replace(rows=tuple(rows), paper=tuple(paper) if table.paper else ())
+
+
 def fill_table(results: StudyResults, table: TableSettings) -> dict[str, Any]:
     """Fill a table: a cell for every row and column, and the difference where a row is compared with another method.
 
-    The p-values of all differences of the table are corrected by Holm's method.
+    Variances over seeds are moderated over the differences of one metric. The p-values of all differences of the table are
+    corrected by Holm's method.
 
     Parameters
     ----------
@@ -290,14 +288,28 @@ def fill_table(results: StudyResults, table: TableSettings) -> dict[str, Any]:
     """
     study = results.study
     cells: list[list[dict[str, Any]]] = []
+    compared: dict[str, list[tuple[dict[str, Any], PlaceSettings, Sample]]] = {}  # by metric
     for i, row in enumerate(table.rows):
         cells.append([])
         for j, column in enumerate(table.columns):
             place = merge_places(table.common, row, column)
             paper_value = table.paper[i][j] if table.paper else math.nan
             cell = _fill_cell(results, place, paper_value)
-            cell["difference"] = _compare(results, place)
             cells[-1].append(cell)
+            difference = _difference(results, place)
+            if difference is not None:
+                compared.setdefault(place.metric, []).append((cell, place, difference))
+    for of_metric in compared.values():
+        estimates = estimate_each([difference for _, _, difference in of_metric])
+        for (cell, place, _), estimate in zip(of_metric, estimates, strict=True):
+            low, high = estimate.interval()
+            cell["difference"] = {
+                "against": place.against,
+                "value": estimate.value,
+                "low": low,
+                "high": high,
+                "p": estimate.p_value(),
+            }
     _mark_significant(study, [cell for row in cells for cell in row if cell["difference"] is not None])
     return {
         "name": table.name,
@@ -338,11 +350,11 @@ def _fill_cell(results: StudyResults, place: PlaceSettings, paper_value: Any) ->
     if sample is None:
         return cell
     mean, low, high = interval(sample, UPPER_LIMIT.get(metric.metric, 1.0))
-    cell["mean"] = _finite_or_none(mean)
+    cell["mean"] = finite_or_none(mean)
     if len(sample.seeds) > 1:
-        cell["std"] = _finite_or_none(float(sample.values.std(ddof=1)))
-    cell["low"] = _finite_or_none(low)
-    cell["high"] = _finite_or_none(high)
+        cell["std"] = finite_or_none(float(sample.values.std(ddof=1)))
+    cell["low"] = finite_or_none(low)
+    cell["high"] = finite_or_none(high)
     cell["seeds"] = len(sample.seeds)
     cell["examples"] = sample.examples
     return cell
@@ -357,7 +369,7 @@ def _paper_figure(value: Any, metric: MetricSettings) -> dict[str, float | None]
     return {"mean": mean / unit, "std": None if std is None else std / unit}
 
 
-def _compare(results: StudyResults, place: PlaceSettings) -> dict[str, Any] | None:
+def _difference(results: StudyResults, place: PlaceSettings) -> Sample | None:
     """The difference to the method that a place is compared with; None if there is none, or if it cannot be computed."""
     if not place.against:
         return None
@@ -365,11 +377,7 @@ def _compare(results: StudyResults, place: PlaceSettings) -> dict[str, Any] | No
     second = results.sample(merge_places(place, PlaceSettings(method=place.against)))
     if first is None or second is None:
         return None
-    compared = difference(first, second)
-    if compared is None or not all(map(math.isfinite, compared)):
-        return None
-    value, low, high, p = compared
-    return {"against": place.against, "value": value, "low": low, "high": high, "p": p}
+    return paired_difference(first, second)
 
 
 def _mark_significant(study: Study, cells: Sequence[dict[str, Any]]) -> None:
@@ -397,89 +405,3 @@ def _substitute(study: Study, table: TableSettings, place: PlaceSettings) -> str
         return ""
     substitutes = study.tasks[place.task].here
     return substitutes.get(place.set or "test", substitutes.get(place.name, ""))
-
-
-# ---- claims ------------------------------------------------------------------------------------------------------------
-
-
-def check_claim(results: StudyResults, claim: ClaimSettings) -> dict[str, Any]:
-    """Check a claim of the paper: a verdict on each comparison, and one on the whole.
-
-    The p-values of all comparisons of the claim are corrected by Holm's method.
-
-    Parameters
-    ----------
-    results : StudyResults
-        The study that was run.
-    claim : ClaimSettings
-        One of the study's claims.
-
-    Returns
-    -------
-    dict
-        The claim as ``results.json`` holds it.
-    """
-    expects_higher = claim.direction == "higher" if claim.pairs else bool(claim.higher)
-    parts = []
-    for first, second in claim_pairs(claim):
-        for place in claim_places(results.study, claim):
-            parts.append(_comparison(results, claim, place, first, second, expects_higher=expects_higher))
-    for part, p in zip(parts, holm([part["p"] for part in parts]), strict=True):
-        part["p"] = p
-        if part["low"] is None or part["high"] is None or not is_significant(part["low"], part["high"], p, LEVEL):
-            part["verdict"] = "undecided"
-        elif (part["value"] > 0) == expects_higher:
-            part["verdict"] = "holds"
-        else:
-            part["verdict"] = "fails"
-    return {"text": claim.text, **verdict([part["verdict"] for part in parts], claim.at_least), "parts": parts}
-
-
-def _comparison(
-    results: StudyResults, claim: ClaimSettings, place: PlaceSettings, first: str, second: str, *, expects_higher: bool
-) -> dict[str, Any]:
-    """One comparison of a claim: two methods in one place."""
-    metric = results.study.metrics[claim.metric]
-    a = results.sample(merge_places(place, PlaceSettings(method=first, metric=claim.metric)))
-    b = results.sample(merge_places(place, PlaceSettings(method=second, metric=claim.metric)))
-    compared = None
-    if a is not None and b is not None:
-        compared = difference(a, b)
-    value, low, high, p = compared if compared is not None else (math.nan, math.nan, math.nan, 1.0)
-    where = f"{place.task}, {place.set}" if place.set else place.task
-    return {
-        "what": f"{first} {'above' if expects_higher else 'below'} {second}, {where}",
-        "value": _finite_or_none(value),
-        "low": _finite_or_none(low),
-        "high": _finite_or_none(high),
-        "p": p,
-        "percent": metric.percent,
-        "digits": metric.digits,
-    }
-
-
-def verdict(parts: Sequence[str], at_least: int = 0) -> dict[str, str]:
-    """Combine the verdicts on the comparisons of a claim.
-
-    A claim holds if enough of them hold, fails if so many fail that it cannot hold, and is undecided otherwise.
-
-    Parameters
-    ----------
-    parts : sequence of str
-        "holds", "fails" or "undecided" each.
-    at_least : int
-        How many must hold; 0: all.
-
-    Examples
-    --------
-    >>> verdict(["holds", "holds", "undecided"], at_least=2)
-    {'verdict': 'holds', 'need': '2 of 3'}
-    """
-    need = at_least or len(parts)
-    if parts.count("holds") >= need:
-        combined = "holds"
-    elif parts.count("fails") > len(parts) - need:
-        combined = "fails"
-    else:
-        combined = "undecided"
-    return {"verdict": combined, "need": f"all of {len(parts)}" if need == len(parts) else f"{need} of {len(parts)}"}

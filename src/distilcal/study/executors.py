@@ -132,7 +132,9 @@ def _prepare_worker(threads: int, device: str | None, parent: int) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and stops its workers
+    for name in ("SIGINT", "SIGHUP"):  # a terminal sends these to all; the parent handles them and stops its workers
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
     def exit_with_parent() -> None:
         while os.getppid() == parent:

@@ -129,15 +129,16 @@ def expand(study: Study, *, methods: Collection[str] = (), tasks: Collection[str
     Examples
     --------
     >>> from distilcal.study.loading import load_study
-    >>> graph = expand(load_study("p003", "small"), methods=["BERT ERM"], tasks=["MRPC"])
-    >>> len(graph.choices), len(graph.jobs), graph.points  # one run covers ten numbers of epochs
-    (1, 3, 30)
+    >>> graph = expand(load_study("kd-or-smoothing", "small"), methods=["BERT ERM"], tasks=["MRPC"])
+    >>> len(graph.choices), len(graph.jobs), graph.points  # three seeds; one run covers ten numbers of epochs
+    (3, 6, 60)
     """
     for method in methods:
         check_known(method, study.methods, f"{study.name} has no method")
     for task in tasks:
         check_known(task, study.tasks, f"{study.name} has no task")
-    expansion = _Expansion(study.grids.values(), study.changes, several_seeds=len(study.seeds) > 1)
+    chosen = {} if study.search else study.chosen
+    expansion = _Expansion(study.grids.values(), study.changes, chosen, several_seeds=len(study.seeds) > 1)
     cells = expansion.graph.cells
     required = required_measurements(study)
     for task in study.tasks:
@@ -187,12 +188,18 @@ class _Expansion:
     """A graph while it is built."""
 
     def __init__(
-        self, grids: Iterable[GridSettings] = (), changes: Mapping[str, Any] | None = None, *, several_seeds: bool = False
+        self,
+        grids: Iterable[GridSettings] = (),
+        changes: Mapping[str, Any] | None = None,
+        chosen: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        *,
+        several_seeds: bool = False,
     ):
         self.graph = Graph()
         self.points = 0
         self.several_seeds = several_seeds
         self.changes = changes or {}  # stage → what a variant changes in it
+        self.chosen = chosen or {}  # task → stage → the point that stands for its grid
         self.known: dict[tuple[str, str, int], str] = {}  # (task, stage, seed) → id of a job or choice
         self.grids = {stage: grid for grid in grids for stage in grid.stages}
 
@@ -200,14 +207,15 @@ class _Expansion:
         """Add a stage and everything it needs to the graph; return the id of its job, or of the choice if it has a grid."""
         if (task, stage, seed) in self.known:
             return self.known[task, stage, seed]
-        settings = changed_stage(recipe.stages[stage], self.changes.get(stage, ()))
+        point = self.chosen.get(task, {}).get(stage, {})
+        settings = changed_stage(recipe.stages[stage], [*self.changes.get(stage, ()), *point.items()])
         needs = self.add_needs(recipe, settings, task, seed)
         label = f"{task} · {stage}"
         if self.several_seeds:
             label += f" · seed {seed}"
         job = Job("", stage, label, task, seed, recipe.data, settings, needs)
         grid = self.grids.get(stage)
-        if grid is None or not settings.terms:
+        if grid is None or point or not settings.terms:
             id_ = self._add_job(job)
         else:
             axes, covering = collapse_epochs(grid, settings)

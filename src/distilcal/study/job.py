@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distilcal.calibrate import fit_temperature
 from distilcal.config.loading import parse_recipe
@@ -28,6 +29,7 @@ from distilcal.io.folders import digest, is_intact, sealed_folder
 from distilcal.pipeline.preflight import check_recipe
 from distilcal.pipeline.stage import MAP, Stage, plan_stages
 from distilcal.pipeline.train import run_stage
+from distilcal.predictions import Predictions
 from distilcal.study.executors import error_text
 from distilcal.training.distributed import ProcessGroup
 
@@ -45,6 +47,8 @@ class Measure:
     metrics: dict[str, dict[str, Any]]  # name → {"metric": …, its parameters}
     features: tuple[str, ...] = ()  # classes whose examples' features are kept
     map: bool = False
+    cluster: str = "group"  # which rows are resampled together, as in the settings of a task
+    grid: tuple[float, float, float] | None = None  # of temperatures: first, last, step; None: the exact optimum
 
 
 def run_job(
@@ -210,12 +214,19 @@ def _measured(stage: Stage, splits: Splits, measure: Measure, store: Path) -> st
     by_name = {data.name: data for data in (splits.labelled, splits.dev, splits.test, *splits.ood)}
     sets = {name: by_name[name] for name in dict.fromkeys(("dev", *measure.sets))}
     fingerprints = {name: data.fingerprint for name, data in sets.items()}
-    key = digest([stage.key, fingerprints, measure.metrics, measure.features, measure.map, RESAMPLES])
+    sources = {name: row_sources(sets[name], measure.cluster) for name in measure.sets}
+    clusters = {name: rows for name, rows in sources.items() if rows is not None}
+    content = [stage.key, fingerprints, measure.metrics, measure.features, measure.map, RESAMPLES, measure.cluster]
+    if measure.grid is not None:
+        content.append(measure.grid)
+    key = digest(content)
     folder = store / "measured" / key
     if is_intact(folder, key=key):
         return key
     predictions = {name: stage.predictions(data) for name, data in sets.items()}
-    bootstrap = bootstrap_splits(predictions, measure.sets, measure.metrics, resamples=RESAMPLES)
+    bootstrap = bootstrap_splits(
+        predictions, measure.sets, measure.metrics, resamples=RESAMPLES, clusters=clusters, grid=measure.grid
+    )
     with sealed_folder(folder, key=key) as aside:
         for name, split_predictions in predictions.items():
             split_predictions.save(aside / f"{name}.npz")
@@ -224,16 +235,56 @@ def _measured(stage: Stage, splits: Splits, measure: Measure, store: Path) -> st
             _save_features(stage, splits.test, measure.features, aside / "features.npz")
         if measure.map and (stage.folder / MAP).exists():
             _save_map(stage.folder / MAP, aside / "map.npz")
-        sizes = {name: len(predictions[name]) for name in measure.sets}
-        write_json(aside / "figures.json", _figures(bootstrap, sizes))
+        figures = _figures(bootstrap)
+        for name in measure.sets:
+            figures["sets"][name] |= _facts(predictions[name], clusters.get(name))
+        write_json(aside / "figures.json", figures)
     return key
 
 
-def _figures(bootstrap: SplitsBootstrap, sizes: Mapping[str, int]) -> dict[str, Any]:
+def row_sources(data: Dataset, cluster: str) -> NDArray[Any] | None:
+    """Return the source of each row of a set, by which rows are resampled together; None if every row is its own.
+
+    Parameters
+    ----------
+    data : Dataset
+        The set.
+    cluster : str
+        ``"group"``: the groups of the data; ``"row"``: none; ``"id:SEPARATOR"``: what ids begin with, up to the separator.
+
+    Returns
+    -------
+    array (N,) or None
+
+    Examples
+    --------
+    >>> from distilcal.data import texts
+    >>> data = Dataset(texts(["a", "b", "c"]), np.array([0, 1, 1]), ("x", "y"), ids=np.array(["7@fog:1", "7@fog:2", "8@fog:1"]))
+    >>> row_sources(data, "id:@").tolist(), row_sources(data, "group")
+    (['7', '7', '8'], None)
+    """
+    if cluster == "row":
+        return None
+    if cluster == "group":
+        return data.groups
+    return np.char.partition(data.ids, cluster.removeprefix("id:"))[:, 0]
+
+
+def _facts(predictions: Predictions, clusters: NDArray[Any] | None) -> dict[str, Any]:
+    """What is known of a set besides metrics: its rows, their sources, and the share of its most frequent class."""
+    rows = len(predictions)
+    return {
+        "n": rows,
+        "sources": rows if clusters is None else len(np.unique(clusters)),
+        "chance": float(np.bincount(predictions.labels).max() / rows),
+    }
+
+
+def _figures(bootstrap: SplitsBootstrap) -> dict[str, Any]:
     """The values of all metrics as the content of ``figures.json``; JSON has no infinity, so an infinite value is null."""
     figures: dict[str, Any] = {"temperature": bootstrap.temperature, "sets": {}}
     for split, states in bootstrap.values.items():
-        figures["sets"][split] = {"n": sizes[split]}
+        figures["sets"][split] = {}
         for state, values in states.items():
             figures["sets"][split][state] = {name: value if np.isfinite(value) else None for name, value in values.items()}
     return figures
@@ -250,12 +301,16 @@ def _replicates(bootstrap: SplitsBootstrap) -> dict[str, Any]:
 
 
 def _save_features(stage: Stage, data: Dataset, classes: tuple[str, ...], path: Path) -> None:
-    """Features of the first examples of a few classes."""
+    """Features of the first examples of a few classes, and what the last layer multiplies them by for each class."""
     assert data.labels is not None
     rows = np.concatenate([np.flatnonzero(data.labels == data.classes.index(name))[:SHOWN] for name in classes])
     features = stage.outputs(data.select(rows), ("features", "logits"))["features"]
     names = np.array([data.classes[i] for i in data.labels[rows]])
-    np.savez_compressed(path, features=features.astype(np.float32), classes=names)
+    weights = stage.classifier.network.output.weight.detach().float().cpu().numpy()  # (K, D)
+    weight_classes = np.array(stage.classifier.classes)
+    np.savez_compressed(
+        path, features=features.astype(np.float32), classes=names, weights=weights, weight_classes=weight_classes
+    )
 
 
 def _save_map(folder: Path, path: Path) -> None:

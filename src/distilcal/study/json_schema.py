@@ -40,6 +40,7 @@ TEMPLATES = {
         "additionalProperties": {"type": "array", "items": {"type": ["object", "string"]}},
     },
 }
+LIKE = {"type": "string", "description": "Another scale, whose changes come first."}
 NAMED_PLACES = {"TableSettings": ("rows", "columns"), "ClaimSettings": ("places",), "FigureSettings": ("places",)}
 
 
@@ -52,7 +53,7 @@ def study_json_schema() -> dict[str, Any]:
     Examples
     --------
     >>> sorted(study_json_schema()["properties"]["scales"]["additionalProperties"]["properties"])
-    ['data', 'each', 'grids', 'networks', 'note', 'seeds', 'stages', 'tasks', 'values']
+    ['data', 'each', 'grids', 'leave_out', 'like', 'networks', 'note', 'places', 'search', 'seeds', 'stages', 'tasks', 'values']
     """
     schema = Study.model_json_schema()
     definitions = schema["$defs"]
@@ -65,6 +66,8 @@ def study_json_schema() -> dict[str, Any]:
     for definition in definitions.values():
         for name, entry in definition.get("properties", {}).items():
             definition["properties"][name] = _with_placeholder(entry)
+    stages_of_task = properties["chosen"]["additionalProperties"]
+    stages_of_task["additionalProperties"] = {"anyOf": [stages_of_task["additionalProperties"], PLACEHOLDER]}
     _add_templates(definitions)
     properties |= TEMPLATES
     properties["scales"] = {
@@ -74,7 +77,7 @@ def study_json_schema() -> dict[str, Any]:
         "additionalProperties": {
             "type": "object",
             "additionalProperties": False,
-            "properties": {name: properties[name] for name in SCALED},
+            "properties": {"like": LIKE, **{name: properties[name] for name in SCALED}},
         },
     }
     return {"$schema": DIALECT, **schema, "properties": properties, "title": "distilcal study"}

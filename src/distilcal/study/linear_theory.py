@@ -1,4 +1,4 @@
-"""Linear binary students, for which distillation can be solved: the theory behind calibration transfer (P004).
+"""Linear binary students, for which distillation can be solved: the theory behind calibration transfer (Hebbalaguppe et al.).
 
 The student w minimises ``(1 - α)·BCE(y, σ(Xw)) + α·T²·BCE(σ(X w_t/T), σ(Xw/T))``, sums over rows, where BCE takes
 probabilities as targets. With σ(z) ≈ ½ + z/4 the optimum has a closed form in which T cancels (Theorem 1); `exact_student`
@@ -95,7 +95,13 @@ def linear_kd_losses(
 
 
 def exact_student(
-    inputs: ArrayLike, labels: ArrayLike, teacher: ArrayLike, *, alpha: float, temperature: float = 1.0
+    inputs: ArrayLike,
+    labels: ArrayLike,
+    teacher: ArrayLike,
+    *,
+    alpha: float,
+    temperature: float = 1.0,
+    start: ArrayLike | None = None,
 ) -> FloatArray:
     """Return the student that minimises the loss, by Newton's method with halved steps; the objective is convex.
 
@@ -111,6 +117,9 @@ def exact_student(
         Weight of the teacher in the loss, from 0 to 1.
     temperature : float
         Temperature of the distillation, above 0.
+    start : array of shape (d,), optional
+        Where descent starts, by default at `theorem1_student`. It matters with fewer rows than columns: then many students
+        have the same loss, and the part of the start that is orthogonal to all rows stays.
 
     Returns
     -------
@@ -129,7 +138,7 @@ def exact_student(
     """
     x, y, w = _checked(inputs, labels, teacher)
     soft = _sigmoid(x @ w / temperature)
-    student = theorem1_student(x, y, w, alpha=alpha)
+    student = theorem1_student(x, y, w, alpha=alpha) if start is None else np.asarray(start, np.float64)
 
     def total(weights: FloatArray) -> float:
         return linear_kd_losses(weights, x, y, w, alpha=alpha, temperature=temperature)[2]
@@ -141,9 +150,11 @@ def exact_student(
             break
         curvature = (x.T * ((1 - alpha) * p * (1 - p) + alpha * q * (1 - q))) @ x
         step, *_ = np.linalg.lstsq(curvature, gradient, rcond=None)
-        size = 1.0
-        while total(student - size * step) > total(student) and size > 1e-10:
+        size, before = 1.0, total(student)
+        while total(student - size * step) > before and size > 1e-10:
             size /= 2
+        if size <= 1e-10:  # what is left of the gradient is rounding
+            break
         student = student - size * step
     return student
 

@@ -12,8 +12,17 @@ from typing import Any
 from distilcal.config.base import parse_settings
 from distilcal.errors import InputError
 from distilcal.study.schema import SCALED, Study, with_variants
-from distilcal.study.templates import closest, expand_templates
+from distilcal.study.selection import without_methods
+from distilcal.study.templates import check_known, closest, expand_templates, merge_tables
 from distilcal.study.validation import checked_study
+
+ALIASES = {  # numbers under which the studies were known → name
+    "p000": "informed-mixup",
+    "p001": "aum-saliency",
+    "p002": "calibrated-student",
+    "p003": "kd-or-smoothing",
+    "p004": "calibration-transfer",
+}
 
 
 def study_names() -> dict[str, Any]:
@@ -23,13 +32,26 @@ def study_names() -> dict[str, Any]:
     return {file.name.removesuffix(".toml"): file for file in files_by_name}
 
 
+def study_name(source: str) -> str:
+    """Return the name of a study of the package for its alias; anything else stays as it is.
+
+    Examples
+    --------
+    >>> study_name("P003")
+    'kd-or-smoothing'
+    >>> study_name("mine.toml")
+    'mine.toml'
+    """
+    return ALIASES.get(source.lower(), source)
+
+
 def load_study(source: str, scale: str = "small", seeds: int | None = None) -> Study:
     """Load a study at a scale.
 
     Parameters
     ----------
     source : str
-        The name of a study of the package, or a TOML file.
+        The name of a study of the package or its alias (``p000`` … ``p004``), or a TOML file.
     scale : str
         One of the study's scales.
     seeds : int, optional
@@ -46,10 +68,11 @@ def load_study(source: str, scale: str = "small", seeds: int | None = None) -> S
 
     Examples
     --------
-    >>> study = load_study("p003", "small")
+    >>> study = load_study("kd-or-smoothing", "small")
     >>> list(study.tasks)
     ['MRPC', 'QNLI', 'SST-2', 'MNLI']
     """
+    source = study_name(source)
     try:
         return parse_study({"name": Path(source).stem, **_read_table(source)}, scale, seeds)
     except InputError as error:
@@ -67,7 +90,7 @@ def _read_table(source: str) -> dict[str, Any]:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot be read: {error}", source=source, remedy="give a TOML file") from None
     else:
-        raise InputError(f"there is no study {source!r}", remedy=f"did you mean {closest(source, known)}?")
+        raise InputError(f"there is no study {source!r}", remedy=f"did you mean {closest(source, [*known, *ALIASES])}?")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -110,21 +133,26 @@ def parse_study(table: Mapping[str, Any], scale: str, seeds: int | None = None) 
     study = parse_settings(Study, {**written_out, "scale": scale})
     if seeds is not None:
         study = study.replace(seeds=_first_seeds(study.seeds, seeds))
-    return checked_study(with_variants(study))
+    return without_methods(checked_study(with_variants(study)), study.leave_out)
 
 
 def _scale_changes(table: Mapping[str, Any], scale: str) -> Mapping[str, Any]:
-    """What a scale changes; other keys than those it may change are refused."""
+    """What a scale changes, on top of the scale that it is like; other keys than those it may change are refused."""
     scales = table.get("scales", {})
     if not isinstance(scales, Mapping) or not all(isinstance(changes, Mapping) for changes in scales.values()):
         raise InputError("scales is not a table of tables", remedy="write [scales.small]")
     if scale not in scales:
         raise InputError(f"there is no scale {scale!r}", remedy=f"the scales are {', '.join(scales) or 'none'}")
-    changes: Mapping[str, Any] = scales[scale]
+    changes = dict(scales[scale])
+    like = changes.pop("like", "")
     for key in changes:
         if key not in SCALED:
             raise InputError(f"scales.{scale}.{key} cannot be changed by a scale", remedy=f"it may change {', '.join(SCALED)}")
-    return changes
+    if not like:
+        return changes
+    others = [name for name, other in scales.items() if "like" not in other]
+    check_known(like, others, f"scales.{scale}.like: there is no scale without like")
+    return merge_tables(_scale_changes(table, like), changes)
 
 
 def _first_seeds(own: tuple[int, ...], number: int) -> tuple[int, ...]:

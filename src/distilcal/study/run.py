@@ -8,19 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.config.loading import as_table
+from distilcal.config.schema import DataSettings
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import write_json
 from distilcal.io.locks import file_lock
-from distilcal.study.analysis import LEVEL, StudyResults, check_claim, fill_table
+from distilcal.study.analysis import StudyResults, all_tables, fill_table
+from distilcal.study.claims import check_claims, spread_of_differences
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Job, expand, job_recipe
 from distilcal.study.figures import build_charts
+from distilcal.study.inference import LEVEL
 from distilcal.study.job import Measure
+from distilcal.study.points import point_table
 from distilcal.study.scheduler import OnProgress, Outcome, best_of, ignore_progress, run_graph
 from distilcal.study.schema import Requirements, Study, required_measurements
+from distilcal.study.selection import select
+from distilcal.study.sizes import check_sizes, expected_sizes, sources_on_hub
 from distilcal.study.theory import theorem
 
-FORMAT = 1  # of results.json
+FORMAT = 2  # of results.json
 
 
 def run_study(
@@ -32,6 +38,7 @@ def run_study(
     methods: Collection[str] = (),
     tasks: Collection[str] = (),
     keep_points: bool = False,
+    any_size: bool = False,
     command: str = "",
     on_progress: OnProgress = ignore_progress,
 ) -> Outcome:
@@ -48,9 +55,11 @@ def run_study(
     executor : Executor
         Where jobs run.
     methods, tasks : collections of str
-        Only these; empty: all.
+        Only these, and only what is about them is written; empty: all.
     keep_points : bool
         Keep the models of grid points that were not chosen. Their figures on dev stay known in any case.
+    any_size : bool
+        Run at the scales ``full`` and ``paper`` although data have other sizes than the paper's; headings then tell them.
     command : str
         The command line, for the record.
     on_progress : callable
@@ -63,7 +72,7 @@ def run_study(
     Raises
     ------
     InputError
-        If nothing is left to run, or a job is invalid.
+        If nothing is left to run, a job is invalid, or data have other sizes than the paper's.
     StoreError
         If another process writes to the folder.
     """
@@ -73,10 +82,12 @@ def run_study(
 
     if study.figures:
         require_matplotlib()  # before anything is trained
-    graph = expand(study, methods=methods, tasks=tasks)
+    study = select(study, methods=methods, tasks=tasks)
+    graph = expand(study)
     if not graph.cells:
         raise InputError("no table uses any of these methods on any of these tasks", remedy="leave out --only to see all")
     check_jobs(graph)
+    study = check_sizes(study, any_size=any_size)
     folder.mkdir(parents=True, exist_ok=True)
     with file_lock(folder / ".lock", busy=f"another study is working in {folder}"):
         facts: dict[str, Any] = {"environment": {**environment(), **executor.describe()}, "command": command}
@@ -127,14 +138,20 @@ def measures_of(study: Study, graph: Graph) -> Callable[[str], Measure]:
         ``measure(id_) -> Measure``, for the ids that fill cells of the graph.
     """
     metrics = {name: {"metric": metric.metric, **metric.settings} for name, metric in study.metrics.items()}
+    grid = None
+    if study.temperature_grid is not None:
+        first, last, step = study.temperature_grid
+        grid = (first, last, step)
     by_method = required_measurements(study)
     by_id: dict[str, Requirements] = {}
+    clusters: dict[str, str] = {}
     for (method, task, _), id_ in graph.cells.items():
         by_id.setdefault(id_, Requirements()).add(by_method[method, task])
+        clusters[id_] = study.tasks[task].cluster
 
     def measure(id_: str) -> Measure:
         required = by_id[id_]
-        return Measure(tuple(required.sets), metrics, required.features, required.map)
+        return Measure(tuple(required.sets), metrics, required.features, required.map, clusters[id_], grid)
 
     return measure
 
@@ -162,8 +179,10 @@ def gather_results(results: StudyResults) -> dict[str, Any]:
         "note": study.note,
         "seeds": list(study.seeds),
         "level": LEVEL,
-        "tables": [fill_table(results, table) for table in study.tables],
-        "claims": [check_claim(results, claim) for claim in study.claims],
+        "tables": [fill_table(results, table) for table in all_tables(study)],
+        **({"points_chosen": [point_table(results, table) for table in study.points]} if study.points else {}),
+        "claims": check_claims(results),
+        "spread": spread_of_differences(results),
         "figures": [chart for figure in study.figures for chart in build_charts(results, figure)],
         "theorems": [theorem(settings) for settings in study.theorems],
         "failures": [{"what": graph.label(id_), "error": error} for id_, error in errors.items()],
@@ -210,8 +229,6 @@ def forecast(graph: Graph, store: Path, slots: int) -> Forecast:
     -------
     Forecast
     """
-    from distilcal.study.job import cached_splits
-
     estimate = Forecast()
     results: dict[str, dict[str, Any]] = {}
     chosen: dict[str, str] = {}
@@ -228,9 +245,7 @@ def forecast(graph: Graph, store: Path, slots: int) -> Forecast:
             estimate.done.add(id_)
             results[id_] = result
             continue
-        size = job.data.limit or UNKNOWN_SIZE
-        if job.task not in estimate.unread:
-            size = len(cached_splits(job.data).train)
+        size = training_size(job.data, read=job.task not in estimate.unread)
         speed, megabytes = TYPICAL[_kind(graph, job)]
         if job.stage.terms:
             views = 1 + len({term.view for term in job.stage.terms} - {"plain"})
@@ -244,10 +259,35 @@ def forecast(graph: Graph, store: Path, slots: int) -> Forecast:
     return estimate
 
 
+def training_size(data: DataSettings, *, read: bool) -> int:
+    """Return the number of training examples: counted, or else as the catalogue states it.
+
+    Parameters
+    ----------
+    data : DataSettings
+        The data of a job.
+    read : bool
+        Whether the data can be read.
+
+    Returns
+    -------
+    int
+    """
+    from distilcal.study.job import cached_splits
+
+    if read:
+        return len(cached_splits(data).train)
+    _, stated = expected_sizes(data).get("train", ("", UNKNOWN_SIZE))
+    return min(data.limit or stated, stated)
+
+
 def _stored(graph: Graph, job: Job, chosen: dict[str, str], store: Path, unread: dict[str, str]) -> dict[str, Any] | None:
     """The result of a job that is in the store; tasks whose data cannot be read are added to ``unread``."""
     from distilcal.study.job import stored_result
 
+    on_hub = sources_on_hub(job.data)
+    if on_hub:
+        unread[job.task] = f"{', '.join(on_hub)} would come from the hub, which a dry run does not read"
     waits_for_choice = any(id_ in graph.choices and id_ not in chosen for id_ in graph.all_needs(job.id))
     if job.task in unread or waits_for_choice:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 from distilcal.config.loading import as_table
 from distilcal.errors import InputError, StoreError
 from distilcal.io.locks import file_lock
+from distilcal.io.parts import remove_folder
 from distilcal.study.executors import Executor, error_text
 from distilcal.study.expand import Choice, Graph, job_recipe
 
@@ -286,7 +286,7 @@ def remove_losers(graph: Graph, outcome: Outcome, store: Path, choice: Choice) -
         try:
             with file_lock(store / "locks" / result["key"], busy="in use"):
                 freed += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-                shutil.rmtree(folder)
+                remove_folder(folder)
         except StoreError:
             continue  # another process trains it
     return freed

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, model_validator
 
 from distilcal.config.base import (
     ListOf,
@@ -23,11 +23,24 @@ from distilcal.config.base import (
 from distilcal.config.loading import parse_recipe, with_values
 from distilcal.config.schema import Recipe, StageSettings
 from distilcal.errors import InputError
-from distilcal.metrics import HUMAN_METRICS, METRICS, definition
+from distilcal.metrics import ALL_METRICS, definition
+from distilcal.study.claim_settings import ClaimPair, ClaimSettings, PremiseSettings, claim_pairs
+from distilcal.study.places import PlaceSettings, merge_places
 from distilcal.study.templates import check_known, merge_tables
 
-SCALED = ("note", "seeds", "data", "stages", "tasks", "grids", "networks", "each", "values")  # what a scale may change
+# What a scale may change.
+SCALED = ("note", "seeds", "data", "stages", "tasks", "grids", "search", "leave_out", "networks", "each", "values", "places")
+MOST_POINTS = 100_000  # of a grid
 BETWEEN_STAGES = ("teacher", "map", "model.start_from", "predictions", "calibrate")  # no axis can go over these
+# Metrics that every study measures, so that tables and premises can use them; a file may define them otherwise.
+ALWAYS_MEASURED: dict[str, dict[str, Any]] = {
+    "accuracy": {"metric": "accuracy", "percent": True, "digits": 2},
+    "confidence": {"metric": "confidence", "percent": True, "digits": 2},
+    "ece": {"metric": "ece", "percent": True, "digits": 2},
+    "nll": {"metric": "nll", "digits": 3},
+    "brier": {"metric": "brier", "digits": 3},
+    "aurc": {"metric": "aurc", "digits": 4},
+}
 FOLLOWED = (
     "accuracy",
     "nll",
@@ -36,6 +49,7 @@ FOLLOWED = (
     "entropy",
     "calibrated_nll",
 )  # metrics of dev that training records after every epoch
+FOLLOWED_ON_TRAIN = {"entropy": ("confidence_penalty", -1.0)}  # metric → the term of weight 0 that records it, and its sign
 
 
 class MetricSettings(Settings):
@@ -46,7 +60,15 @@ class MetricSettings(Settings):
     metric: str = Field(default="", description="Name of the metric; in a file the default is the key of this table.")
     percent: bool = Field(default=False, description="Show the value times 100.")
     digits: int = Field(default=3, ge=0, le=10, description="Digits after the decimal point.")
+    delta: float | None = Field(
+        default=None, gt=0, description="Smallest difference that matters, in the unit in which tables show the metric."
+    )
     settings: dict[str, Any] = Field(default_factory=dict, description="Parameters of the metric.")
+
+    @property
+    def unit(self) -> float:
+        """By what a value is divided that stands in the unit of the tables."""
+        return 100.0 if self.percent else 1.0
 
     @model_validator(mode="before")
     @classmethod
@@ -55,7 +77,7 @@ class MetricSettings(Settings):
 
     @model_validator(mode="after")
     def check_metric(self) -> Self:
-        check_known(self.metric, {**METRICS, **HUMAN_METRICS}, "there is no metric")
+        check_known(self.metric, ALL_METRICS, "there is no metric")
         definition(self.metric, self.settings)
         return self
 
@@ -65,12 +87,32 @@ class TaskSettings(Settings):
 
     data: dict[str, Any] = Field(default_factory=dict, description="Changes to the study's data.")
     stages: dict[str, Any] = Field(default_factory=dict, description="Changes to the study's stages.")
-    sets: dict[str, str] = Field(
-        default_factory=dict, description="Name in the tables → split: `test`, or the name of another domain."
+    sets: dict[str, str | ListOf[str]] = Field(
+        default_factory=dict,
+        description="Name in the tables → split: `test`, or the name of another domain; a list of splits: the mean over them.",
+    )
+    cluster: str = Field(
+        default="group",
+        description="Which rows of a set share a source and are resampled together: `group`, those of one group of the data; "
+        "`row`, each for itself; `id:SEPARATOR`, those whose ids agree up to the separator.",
     )
     here: dict[str, str] = Field(
         default_factory=dict, description="Name in the tables → the data that stand in for it at this scale."
     )
+
+    @model_validator(mode="after")
+    def check_sets(self) -> Self:
+        for name, splits in self.sets.items():
+            if not splits:
+                raise InputError(f"sets.{name} names no split", remedy='write "test", or a list of splits')
+        return self
+
+    @model_validator(mode="after")
+    def check_cluster(self) -> Self:
+        is_prefix = self.cluster.startswith("id:") and len(self.cluster) > len("id:")
+        if self.cluster not in ("group", "row") and not is_prefix:
+            raise InputError(f"cluster = {self.cluster!r} is no kind of source", remedy='write "group", "row" or "id:@"')
+        return self
 
 
 class MethodSettings(Settings):
@@ -120,18 +162,6 @@ class VariantSettings(Settings):
         return self
 
 
-class PlaceSettings(Settings):
-    """Where in the results a value is taken from; a row and a column of a table together define it."""
-
-    name: str = Field(default="", description="Heading of the row or column.")
-    method: str = Field(default="", description="Method.")
-    task: str = Field(default="", description="Task.")
-    set: str = Field(default="", description="One of the task's sets; empty: test.")
-    metric: str = Field(default="", description="Metric.")
-    scaled: bool | None = Field(default=None, description="Scaled by a temperature or not; unset: as the method is.")
-    against: str = Field(default="", description="Method that this one is compared with.")
-
-
 class TableSettings(Settings):
     """A table of the paper: rows and columns, what they have in common, and the paper's own values."""
 
@@ -163,53 +193,55 @@ class TableSettings(Settings):
         return self
 
 
-class ClaimSettings(Settings):
-    """A statement of the paper: one method's metric is lower (or higher) than another's, in so many of the places."""
+class PointSettings(Settings):
+    """A point of a line, or a bar of a group: a method, the series it belongs to, and where it stands on the axis."""
 
-    text: str = Field(default="", description="The statement.")
-    metric: str = Field(default="", description="Metric that is compared.")
-    lower: str = Field(default="", description="Method whose metric is lower; or")
-    higher: str = Field(default="", description="Method whose metric is higher.")
-    than: str = Field(default="", description="Method that it is compared with.")
-    pairs: ListOf[ListOf[str]] = Field(
-        default=(), description="In place of these: lists of two methods, the lower (or higher) one first."
-    )
-    direction: Literal["lower", "higher"] = Field(default="lower", description="Direction of `pairs`.")
-    places: ListOf[PlaceSettings] = Field(
-        default=(), description="Tasks and sets where it is tested; empty: the test set of every task."
-    )
-    at_least: int = Field(default=0, ge=0, description="Number of comparisons in which it must hold; 0: all.")
-
-    @model_validator(mode="after")
-    def check_comparison(self) -> Self:
-        where = f"claim {self.text!r}"
-        if self.pairs and (self.lower or self.higher or self.than):
-            raise InputError(f"{where} has pairs and one of lower, higher, than", remedy="give one of the two")
-        if not self.pairs and (bool(self.lower) == bool(self.higher) or not self.than):
-            raise InputError(f"{where} needs lower or higher, and than", remedy="name two methods")
-        if any(len(pair) != 2 for pair in self.pairs):
-            raise InputError(f"{where}: expected two methods in each pair", remedy='write pairs = [["A", "B"]]')
-        for first, second in claim_pairs(self):
-            if first == second:
-                raise InputError(f"{where} compares {first!r} with itself", remedy="name two methods")
-        return self
+    method: str = Field(default="", description="Method.")
+    series: str = Field(default="", description="Name of its series.")
+    x: float | str = Field(default=0.0, description="For `line`: its number on the axis; for `bars`: the name of its group.")
 
 
 class FigureSettings(Settings):
-    """A chart: metrics against each other, against a number, over the epochs; reliability; features; a data map."""
+    """A chart: metrics against each other, against a number, as bars, while training; reliability; features; a data map."""
 
     name: str = Field(default="", description="Name of the figure.")
     title: str = Field(default="", description="Title above the figure.")
     note: str = Field(default="", description="Note below the figure.")
-    kind: Literal["scatter", "line", "training", "reliability", "projection", "map"] = Field(
+    kind: Literal["scatter", "line", "bars", "training", "reliability", "projection", "map"] = Field(
         default="scatter", description="Kind of chart."
     )
     methods: ListOf[str] = Field(default=(), min_length=1, description="Methods that are shown.")
+    points: ListOf[PointSettings] = Field(
+        default=(), description="For `line` and `bars`, in place of `methods` and `values`: methods in several series."
+    )
     places: ListOf[PlaceSettings] = Field(default=(), min_length=1, description="Tasks and sets that are shown.")
     x: str = Field(default="", description="For `scatter`: a metric; for `line`: the name of the axis.")
     y: str = Field(default="", description="A metric.")
+    split: Literal["dev", "train"] = Field(
+        default="dev",
+        description="For `training`: on dev after every epoch, or on training batches up to the chosen number of epochs.",
+    )
     values: ListOf[float] = Field(default=(), description="For `line`: the number on the axis of each method.")
     classes: ListOf[str] = Field(default=(), description="For `projection`: three classes.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def collect_methods(cls, values: Any) -> Any:
+        """The methods of all points are what the figure shows."""
+        points = values.get("points") if isinstance(values, Mapping) else None
+        if not isinstance(points, (list, tuple)) or not points or values.get("methods"):
+            return values
+        named = [point.get("method", "") for point in points if isinstance(point, Mapping)]
+        return {**values, "methods": list(dict.fromkeys(named))}
+
+    @model_validator(mode="after")
+    def check_points(self) -> Self:
+        where = f"figure {self.name}"
+        if self.points and self.kind not in ("line", "bars"):
+            raise InputError(f"{where} of the kind {self.kind} has points", remedy="give methods; points are for line and bars")
+        if self.kind == "line" and any(isinstance(point.x, str) for point in self.points):
+            raise InputError(f"{where}: a point of a line needs a number x", remedy="write x = 1.0")
+        return self
 
     @model_validator(mode="after")
     def check_kind(self) -> Self:
@@ -217,8 +249,8 @@ class FigureSettings(Settings):
         if not self.methods or not self.places:
             raise InputError(f"{where} needs methods and places", remedy="add them")
         if self.kind == "training":
-            check_known(self.y, FOLLOWED, f"{where}: training does not record")
-        if self.kind == "line" and len(self.values) != len(self.methods):
+            check_known(self.y, FOLLOWED if self.split == "dev" else FOLLOWED_ON_TRAIN, f"{where}: training does not record")
+        if self.kind == "line" and not self.points and len(self.values) != len(self.methods):
             raise InputError(
                 f"{where}: {len(self.values)} values for {len(self.methods)} methods", remedy="give a value for each method"
             )
@@ -227,10 +259,31 @@ class FigureSettings(Settings):
         return self
 
 
+class PointTableSettings(Settings):
+    """A table of the points that were chosen in grids: a row for each task and method, our values beside the paper's."""
+
+    name: str = Field(default="", description="Name of the table.")
+    title: str = Field(default="", description="Title above the table.")
+    note: str = Field(default="", description="Note below the title.")
+    methods: ListOf[str] = Field(default=(), min_length=1, description="Methods.")
+    parameters: dict[str, ListOf[str]] = Field(
+        default_factory=dict,
+        description="Heading → paths in the stage, as in the axes of a grid, of which the first that a stage has is shown.",
+    )
+
+
+class PaperSettings(Settings):
+    """The publication whose tables a study fills."""
+
+    authors: str = Field(default="", description="Authors, as they are cited.")
+    title: str = Field(default="", description="Title of the paper.")
+    venue: str = Field(default="", description="Where and when it appeared.")
+
+
 class TheoremSettings(Settings):
     """Linear models on which a theorem is tested: rows × columns, shares of the teacher, temperatures."""
 
-    name: Literal["theorem1", "theorem2"] = Field(default="theorem1", description="Which theorem of P004.")
+    name: Literal["theorem1", "theorem2"] = Field(default="theorem1", description="Which theorem on calibration transfer.")
     title: str = Field(default="", description="Title above the results.")
     rows: int = Field(default=400, ge=10, description="Examples.")
     columns: int = Field(default=5, ge=2, description="Features.")
@@ -247,6 +300,7 @@ class Study(Settings):
 
     name: str = Field(default="", description="Name of the study; the default is the name of its file.")
     title: str = Field(default="", description="Title of the report.")
+    paper: PaperSettings = Field(default=PaperSettings(), description="The paper whose tables these are.")
     scale: str = Field(default="", description="Scale at which the study was loaded.", json_schema_extra={"readOnly": True})
     note: str = Field(default="", description="What this scale is.")
     seeds: ListOf[NonNegativeInt] = Field(default=(0,), min_length=1, description="Seeds of the models.")
@@ -256,6 +310,15 @@ class Study(Settings):
     methods: dict[str, MethodSettings] = Field(default_factory=dict, description="Methods by the name of their row.")
     metrics: dict[str, MetricSettings] = Field(default_factory=dict, description="Metrics by the name used in tables.")
     grids: dict[str, GridSettings] = Field(default_factory=dict, description="Grids by name.")
+    chosen: dict[str, dict[str, dict[str, Any]]] = Field(
+        default_factory=dict, description="Points of the grids that the paper chose: task → stage → path → value."
+    )
+    search: bool = Field(
+        default=True, description="Search the grids. Otherwise a stage is trained at its point in `chosen`, where it has one."
+    )
+    leave_out: ListOf[str] = Field(
+        default=(), description="Methods that this scale leaves out of everything; `*` stands for any text."
+    )
     variants: ListOf[VariantSettings] = Field(default=(), description="Ablations.")
     changes: dict[str, Any] = Field(
         default_factory=dict,
@@ -263,9 +326,32 @@ class Study(Settings):
         json_schema_extra={"readOnly": True},
     )
     tables: ListOf[TableSettings] = Field(default=(), description="Tables.")
+    temperature_grid: ListOf[PositiveFloat] | None = Field(
+        default=None,
+        min_length=3,
+        max_length=3,
+        description="First, last and step of the temperatures among which the best on dev is taken; unset: the exact optimum.",
+    )
+    temperature_rows: bool = Field(
+        default=True, description="Add a row `+ temperature` below every row of a table that temperature scaling can change."
+    )
+    score_tables: bool = Field(
+        default=True,
+        description="Add a table for every task and set, with accuracy, ECE, NLL, Brier score and AURC of every method "
+        "that is measured there, as trained and with a temperature.",
+    )
+    points: ListOf[PointTableSettings] = Field(default=(), description="Tables of the points that were chosen in the grids.")
     claims: ListOf[ClaimSettings] = Field(default=(), description="Claims.")
     figures: ListOf[FigureSettings] = Field(default=(), description="Figures.")
     theorems: ListOf[TheoremSettings] = Field(default=(), description="Theorems that are tested on linear models.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def add_metrics(cls, values: Any) -> Any:
+        """Add the metrics that every study measures to those of the file."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("metrics"), Mapping) or not values["metrics"]:
+            return values
+        return {**values, "metrics": {**values["metrics"], **_without_keys(ALWAYS_MEASURED, values["metrics"])}}
 
     @model_validator(mode="after")
     def check_complete(self) -> Self:
@@ -297,6 +383,10 @@ class Study(Settings):
                     f"stage {stage!r} is in the grids {' and '.join(grids)}", remedy="add a second stage with like"
                 )
         return self
+
+
+def _without_keys(table: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in keys}
 
 
 def _is_number(value: Any) -> bool:
@@ -428,37 +518,17 @@ def check_axes(axes: Sequence[Mapping[str, Any]], where: str) -> None:
     ...
     distilcal.errors.InputError: grids.teachers: teacher cannot be searched; make a stage for each, with like
     """
+    points = 1
     for axis in axes:
         lengths = {len(values) if isinstance(values, list) else 0 for values in axis.values()}
         if len(lengths) != 1 or 0 in lengths:
             raise InputError(f"{where}: the lists of an axis are empty or not of one length", remedy="they move together")
+        points *= lengths.pop()
+        if points > MOST_POINTS:
+            raise InputError(f"{where}: too many points, expected at most {MOST_POINTS:,}", remedy="give fewer values")
         for path in axis:
             if path in BETWEEN_STAGES:
                 raise InputError(f"{where}: {path} cannot be searched", remedy="make a stage for each, with like")
-
-
-def merge_places(*parts: PlaceSettings) -> PlaceSettings:
-    """Return the settings of several places as one; a later place overrides the earlier ones.
-
-    Parameters
-    ----------
-    *parts : PlaceSettings
-        The places; fields that are empty override nothing.
-
-    Returns
-    -------
-    PlaceSettings
-
-    Examples
-    --------
-    >>> place = merge_places(PlaceSettings(task="MRPC", metric="ece"), PlaceSettings(metric="nll"))
-    >>> place.task, place.metric
-    ('MRPC', 'nll')
-    """
-    fields: dict[str, Any] = {}
-    for part in parts:
-        fields |= {key: value for key, value in vars(part).items() if value not in ("", None)}
-    return PlaceSettings(**fields)
 
 
 @dataclass
@@ -492,7 +562,7 @@ def required_measurements(study: Study) -> dict[tuple[str, str], Requirements]:
     required: dict[tuple[str, str], Requirements] = {}
 
     def require(method: str, place: PlaceSettings, features: tuple[str, ...] = (), *, with_map: bool = False) -> None:
-        needed = Requirements({split_of(study, place): None}, features, with_map)
+        needed = Requirements(dict.fromkeys(splits_of(study, place)), features, with_map)
         required.setdefault((method, place.task), Requirements()).add(needed)
 
     for table in study.tables:
@@ -504,9 +574,12 @@ def required_measurements(study: Study) -> dict[tuple[str, str], Requirements]:
                     require(place.against, place)
     for claim in study.claims:
         for place in claim_places(study, claim):
-            for first, second in claim_pairs(claim):
-                require(first, place)
-                require(second, place)
+            for pair in claim_pairs(claim):
+                for method in (pair.first, *pair.others):
+                    require(method, place)
+                for premise in pair_premises(claim, pair):
+                    for method in premise.methods:
+                        require(method, premise_place(premise, place))
     for figure in study.figures:
         for place in figure.places:
             for method in figure.methods:
@@ -527,35 +600,48 @@ def claim_places(study: Study, claim: ClaimSettings) -> tuple[PlaceSettings, ...
     Returns
     -------
     tuple of PlaceSettings
-        A place for a whole task names no set; `split_of` resolves it.
+        A place for a whole task names no set; `splits_of` resolves it.
     """
     return claim.places or tuple(PlaceSettings(task=task) for task in study.tasks)
 
 
-def claim_pairs(claim: ClaimSettings) -> list[tuple[str, str]]:
-    """Return the comparisons of a claim: the method that shall be lower or higher, and the other.
+def pair_premises(claim: ClaimSettings, pair: ClaimPair) -> list[PremiseSettings]:
+    """Return the premises of a claim that concern a pair: those of all comparisons, and those of its first method.
 
     Parameters
     ----------
     claim : ClaimSettings
         The claim.
+    pair : ClaimPair
+        One of its pairs.
 
     Returns
     -------
-    list of (str, str)
-
-    Examples
-    --------
-    >>> claim_pairs(ClaimSettings(text="KD helps", metric="ece", lower="KD", than="ERM"))
-    [('KD', 'ERM')]
+    list of PremiseSettings
     """
-    if claim.pairs:
-        return [(pair[0], pair[1]) for pair in claim.pairs]
-    return [(claim.lower or claim.higher, claim.than)]
+    return [premise for premise in claim.premises if premise.of in ("", pair.first)]
 
 
-def split_of(study: Study, place: PlaceSettings) -> str:
-    """Return the name of the split that a place is measured on.
+def premise_place(premise: PremiseSettings, place: PlaceSettings) -> PlaceSettings:
+    """Return where a premise of a comparison must be true: the comparison's task, and its set or that of the premise.
+
+    Parameters
+    ----------
+    premise : PremiseSettings
+        The premise.
+    place : PlaceSettings
+        The place of the comparison.
+
+    Returns
+    -------
+    PlaceSettings
+        Models are as trained there, or as their method is scaled.
+    """
+    return PlaceSettings(task=place.task, set=premise.set or place.set)
+
+
+def splits_of(study: Study, place: PlaceSettings) -> tuple[str, ...]:
+    """Return the names of the splits that a place is measured on; its value is the mean over them.
 
     Parameters
     ----------
@@ -566,10 +652,10 @@ def split_of(study: Study, place: PlaceSettings) -> str:
 
     Returns
     -------
-    str
+    tuple of str
     """
-    sets = study.tasks[place.task].sets
-    return sets.get(place.set, place.set or "test")
+    splits = study.tasks[place.task].sets.get(place.set, place.set or "test")
+    return (splits,) if isinstance(splits, str) else tuple(splits)
 
 
 def changed_stage(stage: StageSettings, changes: Iterable[tuple[str, Any]]) -> StageSettings:

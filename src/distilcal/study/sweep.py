@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 from distilcal.config.loading import to_toml
 from distilcal.config.schema import Recipe, StageSettings
+from distilcal.data.splits import read_splits
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import atomic_write, write_json
 from distilcal.io.tables import write_csv
+from distilcal.pipeline.preflight import check_recipe, check_teachers
 from distilcal.runs import main_stage
 from distilcal.study.executors import Executor
 from distilcal.study.expand import Graph, Point, collapse_epochs, expand_points, sample_points
@@ -24,6 +26,7 @@ from distilcal.study.scheduler import OnProgress, Outcome, ignore_progress, run_
 from distilcal.study.schema import GridSettings, changed_stage, check_axes, grid_points
 from distilcal.study.templates import check_known
 
+MOST_CHECKED = 200  # points that are checked before the first is trained
 ROUND = 4  # points that Optuna proposes at a time, whatever the number of processes: the same on every machine
 SHOWN = ("accuracy", "nll", "calibrated_nll", "ece", "brier", "entropy")  # figures of dev in points.csv
 
@@ -72,6 +75,27 @@ class Sweep:
     def runs(self) -> list[Point]:
         """Return the points that need runs of their own."""
         return grid_points(self.collapsed()[0])
+
+
+def check_sweep(sweep: Sweep) -> None:
+    """Read the data of a sweep and refuse a point that could not be trained on them. Trains nothing.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        What is searched.
+
+    Raises
+    ------
+    InputError
+        For the first point that fails a check, as `distilcal.pipeline.preflight.check_recipe` raises it.
+    """
+    recipe = sweep.recipe
+    check_teachers(recipe)
+    splits = read_splits(recipe.data)
+    for point in grid_points(sweep.axes)[:MOST_CHECKED]:
+        stage = changed_stage(recipe.stages[sweep.stage], point)
+        check_recipe(recipe.replace(stages={**recipe.stages, sweep.stage: stage}), splits)
 
 
 def parse_axes(texts: Sequence[str], recipe: Recipe, stage: str = "") -> tuple[str, tuple[dict[str, Any], ...]]:
@@ -175,7 +199,8 @@ def run_sweep(
         raise InputError("no point could be trained", remedy=next(iter(outcome.failed.values()), ""))
     best = outcome.chosen[choice.id]
     with atomic_write(folder / "points.csv") as file:
-        write_csv(file, _points_table(sweep, graph, outcome, candidates))
+        names, *rows = _points_table(sweep, graph, outcome, candidates)
+        write_csv(file, dict(zip(names, zip(*rows, strict=True), strict=True)))
     best_recipe = recipe.replace(stages={**recipe.stages, sweep.stage: graph.jobs[best].stage})
     with atomic_write(folder / "best.toml") as file:
         file.write(to_toml(best_recipe).encode())

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from distilcal.errors import InputError
+from distilcal.study.claim_settings import ClaimSettings, PremiseSettings, claim_pairs
+from distilcal.study.places import PlaceSettings, merge_places
 from distilcal.study.schema import (
-    ClaimSettings,
     FigureSettings,
-    PlaceSettings,
     Study,
     TableSettings,
     changed_stage,
-    claim_pairs,
     claim_places,
-    merge_places,
+    premise_place,
     task_recipe,
 )
 from distilcal.study.templates import check_known
@@ -43,8 +42,12 @@ def checked_study(study: Study) -> Study:
         With the unknown name and those like it, or with the setting that is invalid.
     """
     _check_grids(study)
+    _check_chosen(study)
     for table in study.tables:
         _check_table(study, table)
+    for points in study.points:
+        for method in points.methods:
+            check_known(method, study.methods, f"points {points.name}: there is no method")
     for claim in study.claims:
         _check_claim(study, claim)
     for figure in study.figures:
@@ -64,6 +67,19 @@ def _check_grids(study: Study) -> None:
                 except InputError as error:
                     error.problem = f"grids.{name}: {error.problem}"
                     raise
+
+
+def _check_chosen(study: Study) -> None:
+    for task, points in study.chosen.items():
+        check_known(task, study.tasks, f"chosen.{task}: there is no task")
+        recipe = task_recipe(study, task)
+        for stage, point in points.items():
+            check_known(stage, study.stages, f"chosen.{task}: there is no stage")
+            try:
+                changed_stage(recipe.stages[stage], point.items())
+            except InputError as error:
+                error.problem = f"chosen.{task}.{stage}: {error.problem}"
+                raise
 
 
 def _points_along_each_axis(axes: Sequence[Mapping[str, Sequence[Any]]]) -> Iterator[list[tuple[str, Any]]]:
@@ -89,14 +105,29 @@ def _check_table(study: Study, table: TableSettings) -> None:
 def _check_claim(study: Study, claim: ClaimSettings) -> None:
     where = f"claim {claim.text!r}"
     for pair in claim_pairs(claim):
-        for method in pair:
+        for method in (pair.first, *pair.others):
             check_known(method, study.methods, f"{where}: there is no method")
     check_known(claim.metric, study.metrics, f"{where}: there is no metric")
     for place in claim.places:
         _check_set(study, place, where)
+    for premise in claim.premises:
+        _check_premise(study, claim, premise)
     comparisons = len(claim_pairs(claim)) * len(claim_places(study, claim))
     if claim.at_least > comparisons:
         raise InputError(f"{where}: at_least = {claim.at_least} of {comparisons} comparisons", remedy="lower it")
+
+
+def _check_premise(study: Study, claim: ClaimSettings, premise: PremiseSettings) -> None:
+    where = f"claim {claim.text!r}: premise {premise.text!r}"
+    for method in premise.methods:
+        check_known(method, study.methods, f"{where}: there is no method")
+    if premise.metric:
+        check_known(premise.metric, study.metrics, f"{where}: there is no metric")
+    firsts = [pair.first for pair in claim_pairs(claim)]
+    if premise.of:
+        check_known(premise.of, firsts, f"{where}: no comparison begins with")
+    for place in claim_places(study, claim):
+        _check_set(study, premise_place(premise, place), where)
 
 
 def _check_figure(study: Study, figure: FigureSettings) -> None:
