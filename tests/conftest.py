@@ -1,9 +1,12 @@
 """Fixtures and settings that all tests share."""
 
 import os
+import signal
 
 # Tiny models gain nothing from threads, which get in each other's way on a busy machine. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nothing is asked of the hub: a benchmark without a folder is an error here. Before huggingface_hub is imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from samples import make, make_tied
@@ -14,6 +17,11 @@ from distilcal import Predictions
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
     os.unsetenv(name)
+
+
+# nohup and shells in the background make a process, and all that it starts, ignore these: some tests send them.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

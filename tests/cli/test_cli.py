@@ -211,7 +211,7 @@ def test_a_command_that_trains_names_the_extra_that_is_missing(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: this command needs torch; pip install 'distilcal[train]'\n"
+    assert done.stderr == "error: training needs torch; pip install 'distilcal[train]'\n"
 
 
 def test_output_to_a_pipe_has_no_colour_and_fits_its_tables(folder):
@@ -223,8 +223,11 @@ def test_output_to_a_pipe_has_no_colour_and_fits_its_tables(folder):
 
 
 OUTPUT_MISTAKES = {
-    "input as output": (["--html", "test.npz"], "is an input or another output too"),
-    "one name twice": (["--html", "o.json", "--save-calibrator", "o.json"], "is an input or another output too"),
+    "input as output": (
+        ["--html", "test.npz"],
+        "test.npz: this output is the input 'test.npz'; give the output a name of its own",
+    ),
+    "one name twice": (["--html", "o.json", "--save-calibrator", "o.json"], "o.json: this output is also the output 'o.json'"),
     "a folder": (["--html", "sub"], "not a file"),
     "a device": (["--html", "/dev/null"], "not a file"),
     "bins": (["--bins", "0"], "--bins"),

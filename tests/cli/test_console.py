@@ -2,11 +2,14 @@
 
 import logging
 import sys
+import time
 import warnings
 
 import pytest
 
-from distilcal.cli.console import counting_bar, log_to_console, plain_warnings
+from distilcal.cli import jobs
+from distilcal.cli.console import counting_bar, log_to_console, plain_warnings, share_bar
+from distilcal.study.scheduler import StudyProgress
 from distilcal.training import TrainingProgress
 
 logger = logging.getLogger("distilcal.test")
@@ -34,12 +37,29 @@ def test_only_the_main_process_speaks(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_without_a_terminal_there_is_no_bar(capsys):
+def test_without_a_terminal_short_work_shows_nothing(capsys):
     with log_to_console() as console:
         console.show_progress("student", step(0, 1))
     with counting_bar("predicting") as on_progress:
-        assert on_progress is None
+        on_progress(1, 2)
+    with share_bar("evaluating") as on_share:
+        on_share(0.5)
+    with share_bar("evaluating", quiet=True) as on_share:
+        assert on_share is None
     assert capsys.readouterr().err == ""
+
+
+def test_jobs_without_a_terminal_show_a_line_a_minute(capsys, monkeypatch):
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(jobs, "LINE_SECONDS", 0.05)
+    with jobs.job_progress(7) as on_progress:
+        time.sleep(0.2)
+        on_progress(StudyProgress(3, 7, 1, (), "kd", None, "no room"))
+        time.sleep(0.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "[0/7] running for 0 min"
+    assert "[3/7] kd: FAILED: no room" in lines
+    assert lines[-1] == "[3/7] running for 0 min"
 
 
 def test_a_terminal_shows_a_bar_below_the_lines(capsys, monkeypatch):

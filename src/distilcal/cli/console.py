@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from distilcal.report.formatting import STEERING, printable
 from distilcal.report.progress import TrainingBars
 from distilcal.report.progress import counting_bar as counting_bar
 
@@ -19,8 +20,35 @@ if TYPE_CHECKING:
     from distilcal.training import TrainingProgress
 
 
+def echo(message: object, *, err: bool = False, nl: bool = True) -> None:
+    """Print a message of which nothing can steer the terminal; all commands print through this or a ReportConsole.
+
+    Parameters
+    ----------
+    message : object
+        What to print, with data of the user in it: ids, class names, names of files.
+    err : bool, default False
+        Whether to print on standard error.
+    nl : bool, default True
+        Whether to end the line.
+    """
+    click.echo(printable(str(message)), err=err, nl=nl)
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as JSON; what could steer a terminal is escaped, so that the value stays the same.
+
+    Parameters
+    ----------
+    value : object
+        Anything JSON can represent.
+    """
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+    click.echo(STEERING.sub(lambda match: f"\\u{ord(match.group()):04x}", text))
+
+
 class ConsoleHandler(logging.Handler):
-    """Log records as lines on standard error and, on a terminal, the progress of training as a bar below them.
+    """Log records as lines on standard error, and the progress of training as a bar below them or a line a minute.
 
     A record stops the bar; the next step of training shows it again.
     """
@@ -32,10 +60,11 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.bars.stop()
         prefix = "note: " if record.levelno >= logging.WARNING else ""
-        click.echo(prefix + self.format(record), err=True)
+        text = self.format(record)
+        echo(prefix + (text if record.exc_info else text.replace("\n", " ")), err=True)
 
     def show_progress(self, stage: str, progress: TrainingProgress) -> None:
-        """Show the parts of the loss, the speed and the time left; nothing where standard error is no terminal."""
+        """Show the parts of the loss, the speed and the time left; once a minute where standard error is no terminal."""
         self.bars.show(stage, progress)
 
 
@@ -63,16 +92,9 @@ def is_main_process() -> bool:
 
 @contextmanager
 def share_bar(description: str, *, quiet: bool = False) -> Iterator[Callable[[float], None] | None]:
-    """A bar over a share of work from 0 to 1: a callback; None if quiet or where standard error is no terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+    """A bar over a share of work from 0 to 1: a callback; None if quiet."""
+    with counting_bar(description, shown=not quiet) as on_progress:
+        yield None if on_progress is None else lambda share: on_progress(round(100 * share), 100)
 
 
 @contextmanager
@@ -80,7 +102,7 @@ def plain_warnings() -> Iterator[None]:
     """Show Python's warnings as one line each, without the line of code that they come from."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        click.echo(f"note: {' '.join(str(message).split())}", err=True)
+        echo(f"note: {' '.join(str(message).split())}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from distilcal.cli.console import echo
+
 
 @click.group("data")
 def data_command() -> None:
@@ -15,22 +17,23 @@ def data_command() -> None:
 
 @data_command.command("list")
 def list_command() -> None:
-    """All benchmarks, and whether they are here (under $DISTILCAL_DATA)."""
+    """All benchmarks, and where they would be read from: their folders under $DISTILCAL_DATA, or the hub."""
     from rich.table import Table
 
-    from distilcal.data.catalogue import BENCHMARKS
+    from distilcal.data.catalogue import BENCHMARKS, benchmark_source
     from distilcal.report.console import build_console
 
-    root = os.environ.get("DISTILCAL_DATA")
+    root = os.environ.get("DISTILCAL_DATA", "")
     table = Table(title="benchmarks", title_justify="left")
-    for title in ("name", "task", "kind", "classes", "here"):
+    for title in ("name", "task", "kind", "classes", "from"):
         table.add_column(title, justify="right" if title == "classes" else "left")
     for name, b in BENCHMARKS.items():
-        here = "yes" if root and (Path(root) / b.folder).is_dir() else "no"
-        table.add_row(name, b.task, b.kind, str(len(b.classes)), here)
+        is_here = bool(root) and (Path(root) / b.folder).is_dir()
+        source = benchmark_source(b) if is_here or b.on_hub is not None else "not here"
+        table.add_row(name, b.task, b.kind, str(len(b.classes)), source)
     build_console().print(table)
     if not root:
-        click.echo("Set DISTILCAL_DATA to the folder that holds them; docs/benchmarks.md describes its layout.")
+        echo("Set DISTILCAL_DATA to the folder that holds them; docs/benchmarks.md describes its layout.")
 
 
 @data_command.command("show")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from distilcal.cli.console import share_bar
+from distilcal.cli.console import echo, echo_json, share_bar
 from distilcal.cli.options import FILE
 from distilcal.errors import InputError, MissingDependencyError
 
@@ -33,7 +32,8 @@ METHODS = ("temperature", "vector", "matrix", "dirichlet", "isotonic", "histogra
               help="Accuracy required above the threshold.")  # fmt: skip
 @click.option("--confidence", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
               help="How sure to be of that accuracy.")  # fmt: skip
-@click.option("--intervals", type=click.IntRange(2), help="Bootstrap resamples.  [default: 1000, fewer for very large sets]")
+@click.option("--intervals", type=click.IntRange(2, 100_000),
+              help="Bootstrap resamples.  [default: 1000, fewer for very large sets]")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the resamples.")
 @click.option("--probs", "unit", flag_value="probs", help="The class columns without prefix hold probabilities.")
 @click.option("--logits", "unit", flag_value="logits", help="The class columns without prefix hold logits.")
@@ -77,13 +77,12 @@ def evaluate_command(
 
         check_figure_path(figure)
     from distilcal.evaluation import evaluate_model
-    from distilcal.io.atomic import check_output
+    from distilcal.io.atomic import check_output, refuse_same_file
     from distilcal.io.predictions import read_predictions
 
     for path in outputs:
         check_output(path)
-        if [p.resolve() for p in (*inputs, *outputs)].count(path.resolve()) > 1:
-            raise InputError(f"{str(path)!r} is an input or another output too", remedy="give every output a name of its own")
+    refuse_same_file(inputs, outputs)
 
     def load(path: Path) -> Predictions:
         return read_predictions(path, unit=unit, name=path.stem, tolerance=tolerance, labelled=True)
@@ -114,17 +113,17 @@ def evaluate_command(
     if as_json:
         from distilcal.report.evaluations.as_json import to_json
 
-        click.echo(json.dumps(to_json(evaluation), indent=2, allow_nan=False, ensure_ascii=False))
+        echo_json(to_json(evaluation))
         return
     from distilcal.report.evaluations.terminal import show
 
     show(evaluation)
     if html is not None:
-        click.echo(f"Wrote {html}: open it in a browser.")
+        echo(f"Wrote {html}: open it in a browser.")
     if figure is not None:
-        click.echo(f"Wrote {figure}: the reliability diagram.")
+        echo(f"Wrote {figure}: the reliability diagram.")
     if save_calibrator is not None:
-        click.echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
+        echo(f"Wrote {save_calibrator}: apply it with distilcal.calibrate.load_calibrator.")
 
 
 def _need_jinja() -> None:

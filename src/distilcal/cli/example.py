@@ -7,6 +7,7 @@ from importlib.resources import files
 
 import click
 
+from distilcal.cli.console import echo
 from distilcal.errors import InputError
 
 
@@ -19,9 +20,9 @@ def example_command(name: str | None) -> None:
     if name is None:
         for recipe in sorted(recipes):
             title = recipes[recipe].read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-            click.echo(f"{recipe:<20} {title}")
+            echo(f"{recipe:<20} {title}")
         return
     if name not in recipes:
         similar = get_close_matches(name, recipes, n=3, cutoff=0.3) or sorted(recipes)
         raise InputError(f"there is no example {name!r}", remedy=f"did you mean {', '.join(similar)}?")
-    click.echo(recipes[name].read_text(encoding="utf-8"), nl=False)
+    echo(recipes[name].read_text(encoding="utf-8"), nl=False)

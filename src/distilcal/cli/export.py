@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from distilcal.cli.console import let_threads_sleep, plain_warnings
+from distilcal.cli.console import echo, let_threads_sleep, plain_warnings
 from distilcal.cli.options import FOLDER
 
 
@@ -47,8 +47,8 @@ def export_command(
     with plain_warnings():
         report = export_student(source, target, stage=stage, int8=int8, max_drop=max_drop, dev=dev, test=test, columns=columns)
     if report is None:
-        click.echo(f"Wrote {target}: transformers loads it, and its README.md is the model card.")
-        click.echo(f"Next: distilcal predict {target} new.csv -o labels.csv")
+        echo(f"Wrote {target}: transformers loads it, and its README.md is the model card.")
+        echo(f"Next: distilcal predict {target} new.csv -o labels.csv")
         return
-    click.echo(str(report))
-    click.echo(f"Next: distilcal predict {target} new.csv -o labels.csv, or distilcal serve {target}")
+    echo(str(report))
+    echo(f"Next: distilcal predict {target} new.csv -o labels.csv, or distilcal serve {target}")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from distilcal.cli.console import echo
+from distilcal.report.progress import LINE_SECONDS
+
 if TYPE_CHECKING:
     from distilcal.study.executors import Executor
     from distilcal.study.scheduler import StudyProgress
+
+
+POLL_SECONDS = 1.0  # between two looks at the clock
 
 
 def executor_options(command: Any) -> Any:
@@ -34,7 +41,7 @@ def executor_options(command: Any) -> Any:
 
 @contextmanager
 def open_executor(options: dict[str, Any]) -> Iterator[Executor]:
-    """Build the executor that the options describe, and close it at the end. SIGTERM stops it like Ctrl-C."""
+    """Build the executor that the options describe, and close it at the end."""
     from distilcal.study.executors import LocalExecutor, RayExecutor, count_gpus
 
     executor: Executor
@@ -42,25 +49,25 @@ def open_executor(options: dict[str, Any]) -> Iterator[Executor]:
         executor = RayExecutor(options["address"], options["cpus"], options["gpus"])
     else:
         executor = LocalExecutor(options["processes"] or 0, options["threads"] or 0, count_gpus())
-    previous_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield executor
     finally:
-        signal.signal(signal.SIGTERM, previous_handler)
         executor.close()
 
 
 @contextmanager
 def job_progress(total: int) -> Iterator[Callable[[StudyProgress], None]]:
-    """Yield a callback for ``on_progress``: a bar over all jobs on a terminal, a line for each job elsewhere."""
+    """Yield a callback for ``on_progress``: a bar on a terminal, elsewhere a line for each job and each minute."""
     if not sys.stderr.isatty():
-        yield lambda progress: click.echo(_progress_line(progress), err=True)
+        with _minute_lines(total) as on_progress:
+            yield on_progress
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+    from distilcal.report.console import ReportConsole
+
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=ReportConsole(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=total)
 
         def show(progress: StudyProgress) -> None:
@@ -70,6 +77,35 @@ def job_progress(total: int) -> Iterator[Callable[[StudyProgress], None]]:
                 bar.console.print(_progress_line(progress), markup=False, highlight=False)
 
         yield show
+
+
+@contextmanager
+def _minute_lines(total: int) -> Iterator[Callable[[StudyProgress], None]]:
+    """Yield a callback that prints a line for each job; a thread prints one whenever a minute has passed without."""
+    started = last_line = time.monotonic()
+    state = f"[0/{total}]"
+    stopped = threading.Event()
+
+    def show(progress: StudyProgress) -> None:
+        nonlocal last_line, state
+        last_line, state = time.monotonic(), f"[{progress.done}/{progress.total}]"
+        echo(_progress_line(progress), err=True)
+
+    def run() -> None:
+        nonlocal last_line
+        while not stopped.wait(POLL_SECONDS):
+            now = time.monotonic()
+            if now - last_line >= LINE_SECONDS:
+                last_line = now
+                echo(f"{state} running for {(now - started) / 60:.0f} min", err=True)
+
+    thread = threading.Thread(target=run, name="distilcal-jobs", daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def _progress_line(progress: StudyProgress) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from distilcal import __version__
 from distilcal.cli.cascade import cascade_command
+from distilcal.cli.check import check_command
+from distilcal.cli.console import echo
 from distilcal.cli.data import data_command
 from distilcal.cli.evaluate import evaluate_command
 from distilcal.cli.example import example_command
@@ -23,17 +26,20 @@ from distilcal.cli.predict import predict_command
 from distilcal.cli.report import report_command
 from distilcal.cli.schema import schema_command
 from distilcal.cli.serve import serve_command
+from distilcal.cli.signals import StoppedBySignal, stop_on_signals
 from distilcal.cli.study import study_command
 from distilcal.cli.sweep import sweep_command
 from distilcal.cli.train import distill_command, run_command
-from distilcal.errors import DistilcalError
+from distilcal.errors import DistilcalError, optional_packages
 
-# What `pip install 'distilcal[train]'` installs beside the core.
-TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "PIL", "tomli_w", "pydantic", "filelock")
+LONGEST_MESSAGE = 2000  # characters of an error
 
 
 class Commands(click.Group):
-    """Every mistake is one line on standard error and exit code 2; an interrupted run exits with 130."""
+    """Every mistake is one line on standard error and exit code 2.
+
+    A command that is interrupted exits with 130, one that SIGTERM stops with 143 and one that SIGHUP stops with 129.
+    """
 
     def main(self, *args: Any, **settings: Any) -> Any:
         if sys.stdout is None:  # closed by the caller
@@ -42,21 +48,20 @@ class Commands(click.Group):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" in its place
         try:
-            code = super().main(*args, **{**settings, "standalone_mode": False})
+            with optional_packages("this command"), stop_on_signals():
+                code = super().main(*args, **{**settings, "standalone_mode": False})
             sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:
+            echo(error.format_message(), err=True)
+            code = 2
         except click.ClickException as error:
             code = _fail(error.format_message())
         except DistilcalError as error:
             code = _fail(str(error))
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package not in TRAIN_PACKAGES:
-                raise
-            code = _fail(f"this command needs {package}; pip install 'distilcal[train]'")
         except MemoryError:
             code = _fail("there is not enough memory for this input; take a sample of rows")
         except click.Abort:
-            click.echo("stopped", err=True)
+            echo("stopped", err=True)
             code = 130
         except BrokenPipeError:
             # Whoever read our output has had enough. Python would complain once more when it closes the pipe.
@@ -67,9 +72,20 @@ class Commands(click.Group):
             code = _fail(f"{where}cannot read or write: {error.strerror or error}; check the path and the room on the disk")
         sys.exit(code if isinstance(code, int) else 0)
 
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except StoppedBySignal as stopped:
+            with suppress(OSError):  # the terminal may be gone
+                echo(f"stopped by {stopped}", err=True)
+            raise click.exceptions.Exit(stopped.exit_code) from None
+
 
 def _fail(message: str) -> int:
-    click.echo("error: " + " ".join(message.split()), err=True)
+    line = " ".join(message.split())
+    if len(line) > LONGEST_MESSAGE:  # a value of the user may be a whole document
+        line = f"{line[: LONGEST_MESSAGE // 2]} … {line[-LONGEST_MESSAGE // 2 :]}"
+    echo(f"error: {line}", err=True)
     return 2
 
 
@@ -93,6 +109,7 @@ for _command in (
     study_command,
     sweep_command,
     map_command,
+    check_command,
     schema_command,
 ):
     main.add_command(_command)

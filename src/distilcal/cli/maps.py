@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from distilcal.cli.console import echo
+from distilcal.cli.options import FOLDER, keep_formulas_option
 from distilcal.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from distilcal.dynamics import Dynamics
     from distilcal.dynamics.data_map import Examples
-
-FOLDER = click.Path(path_type=Path)
 
 
 @click.command("map")
@@ -29,6 +29,7 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), default=0.33, show_default=True,
               help="Share of the examples in each region.")  # fmt: skip
 @click.option("--disjoint", is_flag=True, help="No example in two regions: the ambiguous first.")
+@keep_formulas_option
 def map_command(
     run: Path,
     stage: str,
@@ -38,6 +39,7 @@ def map_command(
     figure: Path | None,
     fraction: float,
     disjoint: bool,
+    keep_formulas: bool,
 ) -> None:
     """Show which training examples are easy, ambiguous or hard for a model, and which labels to doubt.
 
@@ -53,7 +55,7 @@ def map_command(
         raise MissingDependencyError("the page needs jinja2", remedy="pip install 'distilcal[report]'")
     from distilcal.dynamics import load_dynamics
     from distilcal.dynamics.data_map import build_map
-    from distilcal.io.atomic import check_output
+    from distilcal.io.atomic import check_output, refuse_same_file
     from distilcal.report.map_page import write_map_page
     from distilcal.report.maps import check_table_name, show_map, write_map_table
 
@@ -62,8 +64,7 @@ def map_command(
     outputs = [output, html, *figures]
     for path in outputs:
         check_output(path)
-        if [p.resolve() for p in outputs].count(path.resolve()) > 1:
-            raise InputError(f"{str(path)!r} is another output too", remedy="give every output a name of its own")
+    refuse_same_file(_input_files(location), outputs)
     if figures:
         from distilcal.report.figures import check_figure_path, map_figure, save_figure
 
@@ -72,15 +73,15 @@ def map_command(
     dynamics = load_dynamics(location.folder)
     examples, why_not = _load_examples(dynamics, location.recipe)
     data_map = build_map(dynamics, location.name, fraction=fraction, disjoint=disjoint, examples=examples, why_not=why_not)
-    write_map_table(data_map, output)
+    write_map_table(data_map, output, escape_formulas=not keep_formulas)
     write_map_page(data_map, html)
     for path in figures:
         save_figure(map_figure(data_map), path)
     show_map(data_map)
-    click.echo(f"Wrote {html}: open it in a browser.")
-    click.echo(f"Wrote {output}: {len(data_map):,} examples, the most doubtful label first.")
+    echo(f"Wrote {html}: open it in a browser.")
+    echo(f"Wrote {output}: {len(data_map):,} examples, the most doubtful label first.")
     for path in figures:
-        click.echo(f"Wrote {path}: the map as a figure.")
+        echo(f"Wrote {path}: the map as a figure.")
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,21 @@ def _stage_location(folder: Path) -> MapLocation:
     if recipe.exists():
         return MapLocation(folder / "dynamics", f"{stage.parent.name}/{stage.name}", folder, "map", recipe)
     return MapLocation(folder / "dynamics", stage.name, folder, "map", None)
+
+
+def _input_files(location: MapLocation) -> list[str | Path]:
+    """The files of the dynamics and, where the recipe can be read, those of the training data."""
+    files: list[str | Path] = list(location.folder.iterdir())
+    if location.recipe is None:
+        return files
+    from distilcal.config.loading import load_recipe
+
+    files.append(location.recipe)
+    try:
+        data = load_recipe(location.recipe).data
+    except InputError:
+        return files  # the map is drawn without its examples then
+    return [*files, *filter(None, (data.train, data.dev, data.test, *data.ood, *(data.unlabelled or ())))]
 
 
 def _load_examples(dynamics: Dynamics, recipe: Path | None) -> tuple[Examples | None, str]:

@@ -18,3 +18,5 @@ set_option = click.option(
 dry_option = click.option("--dry-run", is_flag=True, help="Show what would be done and what is already in the store.")
 track_option = click.option("--track", default="", metavar="[tensorboard|wandb|mlflow]",
                             help="Log losses and metrics to this tracker; its files go to track/ in the run.")  # fmt: skip
+keep_formulas_option = click.option("--keep-formulas", is_flag=True,
+                                    help="In a .csv, write texts that a spreadsheet would run as they are.")  # fmt: skip

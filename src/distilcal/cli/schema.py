@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from distilcal.cli.console import echo_json
 
 
 @click.command("schema")
@@ -25,4 +25,4 @@ def schema_command(kind: str) -> None:
         from distilcal.study.json_schema import study_json_schema
 
         schema = study_json_schema()
-    click.echo(json.dumps(schema, indent=2, ensure_ascii=False))
+    echo_json(schema)

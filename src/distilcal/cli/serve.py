@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from distilcal.cli.console import let_threads_sleep, plain_warnings
-from distilcal.cli.options import FOLDER
+from distilcal.cli.console import echo, let_threads_sleep, plain_warnings
 
 
 @click.command("serve")
-@click.argument("model", type=FOLDER)
+@click.argument("model")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all of this machine's.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--stage", default="", help="Which model of a run.  [default: its student]")
@@ -32,7 +30,7 @@ from distilcal.cli.options import FOLDER
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True,
               help="Requests that the model runs at a time; each may use several cores.")  # fmt: skip
 @click.option("--access-log", is_flag=True, help="Log a line for every request.")
-def serve_command(model: Path, stage: str, **settings: Any) -> None:
+def serve_command(model: str, stage: str, **settings: Any) -> None:
     """Serve a model over HTTP: /predict, /health, /docs, and a page to try it at /.
 
     MODEL is an .onnx, which needs no torch, the folder of a run, or a folder that save_pretrained wrote. With --defer-to, a
@@ -44,4 +42,4 @@ def serve_command(model: Path, stage: str, **settings: Any) -> None:
 
     with plain_warnings():
         student = load(model, stage)
-        serve(student, on_start=lambda url: click.echo(f"Serving {model} on {url}"), **settings)
+        serve(student, on_start=lambda url: echo(f"Serving {model} on {url}"), **settings)

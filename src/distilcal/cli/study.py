@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from distilcal.cli.console import let_threads_sleep, plain_warnings
+from distilcal.cli.console import echo, let_threads_sleep, plain_warnings
 from distilcal.cli.jobs import executor_options, job_progress, open_executor
 from distilcal.cli.options import FOLDER, dry_option, store_option
 from distilcal.errors import InputError
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
     "--scale",
     default="small",
     show_default=True,
-    help="The scale to run: small, or full as in the paper; a file may have more.",
+    help="The scale to run: small; full, as in the paper; paper, only the points that the paper chose; a file may have more.",
 )
 @click.option("--only", "only", multiple=True, metavar="method=A,task=B", help="Only these; may be given more than once.")
 @click.option("--seeds", type=click.IntRange(1), help="Number of seeds.  [default: the study's]")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME-SCALE]")
+@click.option("--power", is_flag=True, help="Only show the smallest difference that each claim could see.")
 @click.option("--keep-points", is_flag=True, help="Keep the models of grid points that were not chosen.")
+@click.option(
+    "--any-size", is_flag=True, help="Accept data of other sizes than the paper's at scale full or paper; columns are marked."
+)
+@click.option("--tables", is_flag=True, help="Print the tables, too; they are written to files in any case.")
 @store_option
 @executor_options
 @dry_option
@@ -40,12 +46,17 @@ def study_command(
     only: tuple[str, ...],
     seeds: int | None,
     out: Path | None,
+    power: bool,
     keep_points: bool,
+    any_size: bool,
+    tables: bool,
     store: Path,
     dry_run: bool,
     **executor_settings: Any,
 ) -> None:
-    """Fill the tables of a paper: NAME is p000 … p004, or a TOML file of your own. Without NAME, list them.
+    """Fill the tables of a paper: NAME is one of the package's studies, or a TOML file of your own.
+
+    Without NAME, list them.
 
     Every distinct stage is trained once. What is in the store is not trained again: give the same command again to continue a
     study that was stopped.
@@ -53,16 +64,19 @@ def study_command(
     let_threads_sleep()
     from distilcal.study.expand import expand
     from distilcal.study.loading import load_study
+    from distilcal.study.selection import select
 
     if name is None:
         _list_studies()
         return
-    study = load_study(name, scale, seeds)
     methods, tasks = parse_only(only)
-    graph = expand(study, methods=methods, tasks=tasks)
+    study = select(load_study(name, scale, seeds), methods=methods, tasks=tasks)
+    graph = expand(study)
     folder = out if out is not None else _default_folder(study, only, seeds)
     if dry_run:
         _show_forecast(study, graph, store, folder, executor_settings)
+    if dry_run or power:
+        _show_power(study, graph, folder)
         return
     with plain_warnings(), job_progress(len(graph.jobs)) as on_progress, open_executor(executor_settings) as executor:
         from distilcal.study.run import run_study
@@ -72,28 +86,30 @@ def study_command(
             folder,
             store,
             executor,
-            methods=methods,
-            tasks=tasks,
             keep_points=keep_points,
+            any_size=any_size,
             command=shlex.join(["distilcal", *sys.argv[1:]]),
             on_progress=on_progress,
         )
     from distilcal.report.studies import show_study
 
-    show_study(folder)
-    click.echo(f"Wrote {folder}: study.html to look at, tables and figures as files, results.md to read.")
+    show_study(folder, tables=tables)
+    echo(f"Wrote {folder}: study.html to look at, tables and figures as files, results.md to read.")
     failed = sum(id_ in graph.jobs for id_ in outcome.failed) + len(outcome.unmeasured)
     if failed:
-        click.echo(f"{failed} of {len(graph.jobs)} jobs failed; give the same command again to retry them.")
+        echo(f"{failed} of {len(graph.jobs)} jobs failed; give the same command again to retry them.")
         sys.exit(1)
 
 
 def _list_studies() -> None:
-    from distilcal.study.loading import study_names
+    from distilcal.study.loading import ALIASES, study_names
 
+    aliases = {name: alias for alias, name in ALIASES.items()}
     for name, file in study_names().items():
-        first_line = file.read_text(encoding="utf-8").splitlines()[0]
-        click.echo(f"{name}  {first_line.lstrip('# ')}")
+        text = file.read_text(encoding="utf-8")
+        paper = tomllib.loads(text)["paper"]
+        echo(f"{name} ({aliases[name]})  {text.splitlines()[0].lstrip('# ')}")
+        echo(f"    {paper['authors']}, {paper['title']}, {paper['venue']}")
 
 
 def _default_folder(study: Study, only: tuple[str, ...], seeds: int | None) -> Path:
@@ -136,6 +152,7 @@ def _show_forecast(study: Study, graph: Graph, store: Path, folder: Path, execut
     """Print every job, what is in the store, and what the rest would take."""
     from distilcal.study.executors import local_processes
     from distilcal.study.run import forecast
+    from distilcal.study.sizes import PAPER_SCALES
 
     slots, _ = local_processes(executor_settings["processes"], executor_settings["threads"])
     with plain_warnings():
@@ -143,21 +160,48 @@ def _show_forecast(study: Study, graph: Graph, store: Path, folder: Path, execut
     for id_ in graph.order():
         if id_ in graph.jobs and graph.jobs[id_].candidate:
             continue  # counted in the line of its choice
-        click.echo(_job_line(graph, id_, estimate.done))
+        echo(_job_line(graph, id_, estimate.done))
     for task, error in estimate.unread.items():
-        click.echo(f"note: {task}: whether it is in the store cannot be told: {error}")
+        echo(f"note: {task}: whether it is in the store cannot be told: {error}")
     remaining = len(graph.jobs) - len(estimate.done)
     in_grids = f" and {graph.points:,} points of grids" if graph.points else ""
-    click.echo(
+    echo(
         f"{study.name} at scale {study.scale}: {len(graph.jobs):,} jobs for {len(graph.cells):,} cells{in_grids}; "
         f"{len(estimate.done):,} in the store, {remaining:,} to do"
     )
     if remaining:
-        click.echo(
+        echo(
             f"roughly {_duration(estimate.seconds)} with {slots} processes and {estimate.megabytes / 1000:.1f} GB of disk "
             "(by usual speeds of one core; a GPU is far faster)"
         )
-    click.echo(f"results would go to {folder}")
+    if study.scale in PAPER_SCALES:
+        _show_costs(study, graph, estimate.unread)
+    echo(f"results would go to {folder}")
+
+
+def _show_costs(study: Study, graph: Graph, unread: dict[str, str]) -> None:
+    """Print what each table would take on a GPU."""
+    from distilcal.study.cost import ASSUMPTIONS, table_costs
+    from distilcal.study.run import training_size
+
+    for cost in table_costs(study, graph, lambda job: training_size(job.data, read=job.task not in unread)):
+        echo(f"roughly {cost}")
+    echo(f"note: GPU-hours by {ASSUMPTIONS}")
+
+
+def _show_power(study: Study, graph: Graph, folder: Path) -> None:
+    """Print the smallest difference that each claim could see."""
+    from dataclasses import asdict
+
+    from distilcal.report.studies.sentences import power_lines
+    from distilcal.study.power import design_power
+
+    if not study.claims:
+        return
+    with plain_warnings():
+        power = design_power(study, graph, folder.parent)
+    for line in power_lines(asdict(power), len(study.seeds)):
+        echo(line)
 
 
 def _job_line(graph: Graph, id_: str, done: set[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from distilcal.cli.console import let_threads_sleep, plain_warnings
+from distilcal.cli.console import echo, let_threads_sleep, plain_warnings
 from distilcal.cli.jobs import executor_options, job_progress, open_executor
 from distilcal.cli.options import FOLDER, dry_option, set_option, store_option
 from distilcal.cli.train import run_and_show
@@ -67,8 +67,9 @@ def sweep_command(
     """
     let_threads_sleep()
     from distilcal.config.loading import load_recipe
+    from distilcal.pipeline.preflight import check_folders
     from distilcal.study.schema import grid_points
-    from distilcal.study.sweep import Sweep, parse_axes, run_sweep
+    from distilcal.study.sweep import Sweep, check_sweep, parse_axes, run_sweep
 
     if random_points and optuna_points:
         raise InputError("--random and --optuna exclude each other", remedy="give one of them")
@@ -81,22 +82,25 @@ def sweep_command(
     stage, axes = parse_axes(grid, settings, stage)
     sweep = Sweep(settings, stage, axes, choose, sampler, count=optuna_points or random_points or 0, seed=seed)
     folder = out if out is not None else Path("runs") / f"{settings.name}-sweep"
+    check_folders(folder, store)
+    with plain_warnings():
+        check_sweep(sweep)
     all_runs = sweep.runs()
     run_count = min(sweep.count or len(all_runs), len(all_runs))
     if dry_run:
-        click.echo(f"stages.{stage}: {len(grid_points(axes)):,} points in {run_count:,} runs, the best by dev {choose}")
+        echo(f"stages.{stage}: {len(grid_points(axes)):,} points in {run_count:,} runs, the best by dev {choose}")
         for point in all_runs if sampler == "grid" else ():
-            click.echo("  " + (_describe(dict(point)) or "one run"))
-        click.echo(f"results would go to {folder}")
+            echo("  " + (_describe(dict(point)) or "one run"))
+        echo(f"results would go to {folder}")
         return
     with plain_warnings(), job_progress(run_count) as on_progress, open_executor(executor_settings) as executor:
         outcome = run_sweep(sweep, folder, store, executor, on_progress=on_progress)
     chosen = _describe(outcome["chosen"]) or "the only run"
-    click.echo(f"Chosen of {outcome['points']:,} points by dev {choose}: {chosen}, after {outcome['epochs']} epochs")
+    echo(f"Chosen of {outcome['points']:,} points by dev {choose}: {chosen}, after {outcome['epochs']} epochs")
     for label, error in outcome["failed"].items():
-        click.echo(f"failed: {label}: {error}")
+        echo(f"failed: {label}: {error}")
     run_and_show(outcome["recipe"], folder, store, dry_run=False)
-    click.echo(f"Every point is in {folder / 'points.csv'}, the chosen recipe in {folder / 'best.toml'}.")
+    echo(f"Every point is in {folder / 'points.csv'}, the chosen recipe in {folder / 'best.toml'}.")
 
 
 def _describe(point: dict[str, Any]) -> str:

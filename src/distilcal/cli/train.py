@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distilcal.cli.console import is_main_process, let_threads_sleep, log_to_console, plain_warnings
+from distilcal.cli.console import echo, is_main_process, let_threads_sleep, log_to_console, plain_warnings
 from distilcal.cli.options import FOLDER, dry_option, set_option, store_option, track_option
 
 if TYPE_CHECKING:
@@ -44,8 +44,14 @@ def run_command(
 @click.option(
     "--train", required=True, help="Training data: .csv .tsv .jsonl .parquet, a folder, hub:NAME@SPLIT, benchmark:NAME."
 )
-@click.option("--teacher", required=True, help="Hub name or folder of a model, predictions of one (.npz .csv …), or a run.")
-@click.option("--student", help="Hub name or folder.  [default: every second layer of the teacher]")
+@click.option(
+    "--teacher",
+    required=True,
+    help="Hub name or folder of a model, a network for images (resnet20), predictions (.npz .csv …), or a run.",
+)
+@click.option(
+    "--student", help="Hub name, folder, or a network for images (resnet8).  [default: every second layer of the teacher]"
+)
 @click.option("--layers", help="Layers of the student to keep, as 0,2,4.")
 @click.option("--dev", default="", help="Development data.  [default: a tenth of train]")
 @click.option("--test", default="", help="Test data.  [default: a fifth of train]")
@@ -63,7 +69,8 @@ def run_command(
 )
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the data.  [default: 3, or more for 300 steps]")
 @click.option("--batch", type=click.IntRange(1), help="Examples in a batch.  [default: 16 below 2,000 examples, else 32]")
-@click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, show_default=True)
+@click.option("--lr", type=click.FloatRange(0, min_open=True),
+              help="Learning rate.  [default: 5e-5; networks for images 1e-3, linear and mlp 0.01]")  # fmt: skip
 @click.option("--labelled-share", type=click.FloatRange(0, 1, min_open=True),
               help="Share of labelled examples in the student's batches.  [default: as in the data]")  # fmt: skip
 @click.option("--max-length", type=click.IntRange(8), default=256, show_default=True, help="Tokens of a text.")
@@ -92,8 +99,8 @@ def distill_command(out: Path | None, store: Path, changes: tuple[str, ...], dry
     flags["unlabelled"] = [Path(source) for source in flags["unlabelled"]]  # a list of str would be texts
     with plain_warnings():
         if dry_run:
-            click.echo(distill(**flags, out=out, store=store, changes=changes, dry_run=True))
-            click.echo(f"results would go to {out or DEFAULT_OUT}")
+            echo(distill(**flags, out=out, store=store, changes=changes, dry_run=True))
+            echo(f"results would go to {out or DEFAULT_OUT}")
             return
         with log_to_console() as console:
             result = distill(**flags, out=out, store=store, changes=changes, progress=console.show_progress)
@@ -108,8 +115,8 @@ def show_choice(folder: Path) -> None:
     from distilcal.report.frontier import PAGE
 
     for sentence in read_json(folder / "budget.json")["reasons"]:
-        click.echo(sentence)
-    click.echo(f"All that was tried: {folder / PAGE}, and budget.json beside it.")
+        echo(sentence)
+    echo(f"All that was tried: {folder / PAGE}, and budget.json beside it.")
 
 
 def run_and_show(recipe: Recipe, out: Path | None, store: Path, dry_run: bool, track: str = "") -> None:
@@ -117,11 +124,15 @@ def run_and_show(recipe: Recipe, out: Path | None, store: Path, dry_run: bool, t
     folder = out if out is not None else Path("runs") / recipe.name
     with plain_warnings():
         from distilcal.pipeline import plan, run_recipe
-        from distilcal.pipeline.tracking import track_run
+        from distilcal.pipeline.preflight import check_folders
+        from distilcal.pipeline.tracking import check_tracker, track_run
 
+        check_folders(folder, store)
+        if track:
+            check_tracker(track)
         if dry_run:
-            click.echo(plan(recipe, store))
-            click.echo(f"results would go to {folder}")
+            echo(plan(recipe, store))
+            echo(f"results would go to {folder}")
             return
         with log_to_console() as console, track_run(track, recipe, folder) as on_epoch:
             run_recipe(recipe, folder, store, on_progress=console.show_progress, on_epoch=on_epoch)
@@ -137,5 +148,5 @@ def show_run(folder: Path) -> None:
 
     with plain_warnings():
         show_runs(summarise_runs([read_run(folder)]))
-    click.echo(f"Wrote {folder}: report.html to look at, a model in every stage's folder.")
-    click.echo(f"Next: distilcal predict {folder} new.csv -o labelled.csv")
+    echo(f"Wrote {folder}: report.html to look at, a model in every stage's folder.")
+    echo(f"Next: distilcal predict {folder} new.csv -o labelled.csv")
