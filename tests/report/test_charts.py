@@ -49,6 +49,19 @@ def test_pictures_are_xml_with_all_their_points(kind):
         assert [len(e.get("points").split()) for e in root.iter("polyline")] == [2, 2]
 
 
+def test_bars_stand_in_named_groups_side_by_side():
+    points = [[0, 0.2, 0.1, 0.3], [1, None], [2, 0.1]]
+    root = ElementTree.fromstring(draw(figure("bars", points, groups=["SNLI", "QQP", "SWAG"]), "k"))
+    assert {"SNLI", "QQP", "SWAG"} <= {t.text for t in root.iter("text")}
+    bars = [rect for rect in root.iter("rect") if rect.find("title") is not None]
+    places = [tuple(float(bar.get(side)) for side in ("x", "y", "width", "height")) for bar in bars]
+    assert [bar.find("title").text for bar in bars][:2] == ["ERM, SNLI: ECE 0.2 [0.1, 0.3]", "ERM, SWAG: ECE 0.1"]
+    first, _, second, _ = places  # of two series in the same group
+    assert first[0] + first[2] == pytest.approx(second[0], abs=0.02)
+    assert len({round(y + height, 1) for _, y, _, height in places}) == 1, "all bars begin at 0"
+    assert places[0][3] == pytest.approx(2 * places[1][3], rel=0.01)
+
+
 def test_many_points_stay_small_and_are_thinned():
     rng = np.random.default_rng(0)
     points = rng.random((20_000, 3)).tolist()

@@ -16,6 +16,7 @@ from rich.console import Console
 from distilcal.cli.main import main
 from distilcal.dynamics import Recorder, aum_halves, load_dynamics, regions
 from distilcal.dynamics.data_map import Examples, build_map
+from distilcal.io.tables import read_table
 from distilcal.report.formatting import one_line
 from distilcal.report.map_page import (
     render_map,
@@ -52,8 +53,9 @@ def run(*arguments):
 
 
 def table_of(path):
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    """The rows of a table as our own reader returns them."""
+    table = read_table(path)
+    return [dict(zip(table.columns, row, strict=True)) for row in zip(*table.columns.values(), strict=True)]
 
 
 # ---- the command and its table -----------------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ def test_the_table_has_every_statistic_and_the_example(run_folder):
             assert row[name] == str(int(i in members))
         assert row["aum_half"] == ("high" if high[i] else "low")
         assert row["mislabelled"] == str(int(d.aum[i] < 0))
-        assert row["text"] == texts_for(d)[i].replace("\r\n", "\n").replace("\r", "\n")
+        assert row["text"] == texts_for(d)[i]
     assert sum(r["hard"] == "1" for r in rows) == 15
 
 
@@ -219,6 +221,17 @@ def test_examples_that_were_never_recorded_are_left_out(tmp_path):
     assert "2 examples more were never recorded" in render_map(m)
 
 
+def test_formulas_are_escaped_unless_they_are_to_be_kept(run_folder):
+    texts = {}
+    for options in ((), ("--keep-formulas",)):
+        assert run(run_folder, *options).exit_code == 0
+        with open(run_folder / "student" / "map.csv", newline="", encoding="utf-8") as file:
+            texts[options] = {row["text"] for row in csv.DictReader(file)}
+        assert "=1+1" in {row["text"] for row in table_of(run_folder / "student" / "map.csv")}
+    assert "'=1+1" in texts[()]
+    assert "=1+1" in texts["--keep-formulas",]
+
+
 # ---- mistakes ----------------------------------------------------------------------------------------------------------
 
 MISTAKES = {
@@ -228,11 +241,17 @@ MISTAKES = {
     "other stage": (["run", "--stage", "teacher"], "no stage 'teacher' was recorded; there is student"),
     "stage of a stage": (["run/student", "--stage", "student"], "--stage is for the folder of a run"),
     "suffix": (["run", "-o", "map.xlsx"], "'map.xlsx' is neither .csv nor .parquet"),
-    "twice": (["run", "-o", "a.csv", "--html", "a.csv"], "is another output too"),
+    "twice": (
+        ["run", "-o", "a.csv", "--html", "a.csv"],
+        "a.csv: this output is also the output 'a.csv'; give the output a name of its own",
+    ),
+    "the training data": (["run", "-o", "train.csv"], "train.csv: this output is the input"),
+    "the dynamics": (["run", "--html", "run/student/dynamics/aum.npy"], "aum.npy: this output is the input"),
+    "the recipe": (["run", "--html", "run/recipe.toml"], "recipe.toml: this output is the input"),
     "where to": (["run", "--svg", "no/where.svg"], "does not exist"),
     "a folder as output": (["run", "--html", "empty"], "this is a folder or a device"),
     "fraction": (["run", "--fraction", "0"], "0.0 is not in the range"),
-    "damaged": (["damaged"], "this map is damaged"),
+    "damaged": (["damaged"], "'aum.npy' missing or damaged (wrong checksum)"),
     "nothing recorded": (["unseen"], "no example was recorded"),
 }
 

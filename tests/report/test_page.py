@@ -42,7 +42,7 @@ def page(assessment):
 class Outline(HTMLParser):
     """Tags in order, open tags, ids and the text of the page."""
 
-    VOID = frozenset({"meta", "link", "br", "img", "line", "rect", "circle", "polyline"})
+    VOID = frozenset({"meta", "link", "br", "img", "line", "circle", "polyline"})
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bars on a terminal, in a notebook and nowhere else."""
+"""Bars on a terminal and in a notebook, and a line a minute elsewhere."""
 
 import sys
 import types
@@ -6,7 +6,7 @@ import types
 import pytest
 
 from distilcal.report import progress
-from distilcal.report.progress import NotebookBar, TrainingBars, counting_bar, is_notebook, new_bar
+from distilcal.report.progress import LineBar, NotebookBar, TrainingBars, counting_bar, is_notebook, new_bar
 
 
 class Step:
@@ -48,13 +48,34 @@ def test_a_notebook_is_updated_a_few_times_a_second(notebook, monkeypatch):
     assert [line.split()[-1] for line in notebook] == ["10%", "100%"]
 
 
-def test_elsewhere_nothing_is_shown(capsys):
+def test_elsewhere_short_work_writes_nothing(capsys):
     assert not is_notebook()
-    assert new_bar() is None
+    assert isinstance(new_bar(), LineBar)
     TrainingBars().show("student", Step(1))
     with counting_bar("asking", shown=False) as on_progress:
         assert on_progress is None
+    with counting_bar("asking") as on_progress:
+        on_progress(1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_elsewhere_a_line_is_written_once_a_minute(capsys, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    bars = TrainingBars()
+    for step in range(1, 5):
+        bars.show("student", Step(step))
+        now[0] += 45
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["student epoch 1/2 kd 0.500: 38%, about 4 min left"]
+    bars.stop()
+    bars.show("alone", Step(1))  # another line has just been printed
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(20, "20 s"), (600, "10 min"), (9000, "2.5 h")])
+def test_times_are_rough(seconds, words):
+    assert progress._rough_time(seconds) == words
 
 
 def test_rich_finds_notebooks(monkeypatch):

@@ -143,11 +143,11 @@ def test_results_on_one_page_of_markdown(folder):
     for said in (
         "# Does it hold?",
         "small: tiny models",
-        "```\ndistilcal study p000 --scale small\n```",
+        "```\ndistilcal study informed-mixup --scale small\n```",
         "wall time: 20 min 34 s",
         "numpy 2.0",
         "✗ **fails**: Claim fails (all of 2)",
-        "| LS higher than ERM, fails | +0.0123 \\[-0.0100, +0.0300\\] | 0.200 | fails |",
+        "| LS higher than ERM, fails (control) | +0.0123 \\[-0.0100, +0.0300\\] | 0.200 | fails |",
         "![A line](figures/line.svg)",
         "[csv](tables/table2.csv)",
         "Theorem 1, τ²",

@@ -15,7 +15,8 @@ from test_page import CHROMIUM, Outline, check_outline, in_browser
 from distilcal.errors import InputError
 from distilcal.report.studies import read_results, render_study, show_study, write_study
 from distilcal.report.studies.cells import SIGNS
-from distilcal.report.studies.sentences import cell_lines
+from distilcal.report.studies.page import verdict_class
+from distilcal.report.studies.sentences import cell_lines, table_notes
 
 pytest.importorskip("jinja2")
 
@@ -85,9 +86,14 @@ def test_page_says_all_of_a_cell(folder):
 def test_page_gives_verdicts_in_words(folder):
     page = render_study(read_results(folder))
     for verdict, sign in SIGNS.items():
-        assert f'<article class="claim {verdict}">' in page
+        assert f'<article class="claim {verdict_class(verdict)}">' in page
         assert f"{sign} {verdict}" in words_of(page)
-    assert "Of 4 claims of the paper, at this scale: 2 hold, 1 fail, 1 undecided." in words_of(page)
+    said = "2 hold, 1 fail, 1 with no effect above δ, 1 undecided, 1 whose premises are not met"
+    assert f"Of 6 claims of the paper, at this scale: {said}." in words_of(page)
+    assert f"Controls: KD, {HARMFUL}. δ = 1.00%. Premise: ERM is overconfident." in words_of(page)
+    assert "1 comparison of the same models is left out." in words_of(page)
+    assert f"not so that {HARMFUL}" in words_of(page)
+    assert "LS higher than ERM, fails (control)" in words_of(page)
     assert "pairs stand here" in words_of(page)
     assert "Jobs that failed: 1" in words_of(page)
 
@@ -150,7 +156,7 @@ def test_columns_sort_and_cells_speak(folder, tmp_path):
 def test_terminal(folder, width):
     write_study(folder)
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    show_study(folder, console)
+    show_study(folder, console, tables=True)
     text = console.file.getvalue()
     assert "\x1b" not in text
     flat = " ".join(text.split())
@@ -158,7 +164,7 @@ def test_terminal(folder, width):
     assert ("(20.00 ± 1.00)" in text) == (width > 50)
     assert all(f"{sign} {verdict} Claim {verdict}" in flat for verdict, sign in SIGNS.items())
     assert "What failed" in text
-    assert "LS higher than ERM, fails: +0.0123 [-0.0100, +0.0300], p 0.200" in flat
+    assert "LS higher than ERM, fails (control): +0.0123 [-0.0100, +0.0300], p 0.200" in flat
     assert "LS higher than ERM, holds: +0.0123" not in flat.split("Claim holds")[1].split("Claim fails")[0]
     assert str(folder / "study.html") in text.replace("\n", "")
 
@@ -169,18 +175,54 @@ def test_a_wide_table_is_printed_in_parts(folder, results):
     results["tables"] = [{**table({"ERM": cell()}), "columns": columns, "here": [""] * 15, "cells": cells}]
     (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
     console = Console(file=io.StringIO(), width=80, highlight=False)
-    show_study(folder, console)
+    show_study(folder, console, tables=True)
     text = console.file.getvalue()
     assert all(column in text for column in columns)
     assert all(f"{i}.00" in text for i in range(15))
     assert max(map(len, text.splitlines()[:20])) <= 80
 
 
+def test_a_stand_in_is_told_once_for_a_table(results):
+    first = results["tables"][0]
+    first["row_here"] = ["a small network"] * len(first["rows"])
+    notes = " ".join(table_notes(results, first))
+    assert notes.count("a small network") == 1
+    assert f"{', '.join(first['rows'])}: a small network" in notes
+    assert "gap: pairs stand here" in notes
+    assert render_study(results).count("a small network") == 1
+
+
+def test_the_terminal_gets_a_summary_of_the_tables(folder):
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    show_study(folder, console)
+    text = console.file.getvalue()
+    first = read_results(folder)["tables"][0]
+    cells = [cell for row in first["cells"] for cell in row if cell]
+    filled = sum(cell["mean"] is not None for cell in cells)
+    (line,) = [line for line in text.splitlines() if f" {first['name']}: " in line]
+    count = str(filled) if filled == len(cells) else f"{filled} of {len(cells)}"
+    assert [part.strip() for part in line.split("│")[2:5]] == [count, "1", "1"]
+    assert "▼ 8.00" not in text
+    assert f"The tables are in {folder / 'tables'}." in text.replace("\n", "")
+    assert "What failed" in text
+
+
+def test_results_of_the_first_format_are_shown(folder, results):
+    """Claims of it had neither controls nor premises."""
+    old = [{key: claim[key] for key in ("text", "verdict", "need", "parts")} for claim in results["claims"][:2]]
+    for claim in old:
+        claim["parts"] = [{k: v for k, v in part.items() if k not in ("control", "unmet")} for part in claim["parts"]]
+    (folder / "results.json").write_text(json.dumps({**results, "format": 1, "claims": old}), encoding="utf-8")
+    page = words_of(render_study(read_results(folder)))
+    assert "Of 2 claims of the paper, at this scale: 1 hold, 1 fail, 0 undecided." in page
+    assert "Control" not in page
+
+
 def test_other_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match="not the folder of a study"):
         show_study(tmp_path)
-    (tmp_path / "results.json").write_text('{"format": 2}')
-    with pytest.raises(InputError, match="not results of format 1"):
+    (tmp_path / "results.json").write_text('{"format": 3}')
+    with pytest.raises(InputError, match="of format 3, this version of distilcal reads up to 2"):
         write_study(tmp_path)
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):

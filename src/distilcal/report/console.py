@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.text import Text
+
+from distilcal.report.formatting import printable
 
 PIPED_WIDTH = 150  # piped output has no width of its own: wide enough for the definitions
 PROSE_WIDTH = 110  # prose is hard to read in longer lines
 
 
 class ReportConsole(Console):
-    """A console that leaves a broken pipe to the command line, which then ends quietly."""
+    """A console that prints no control characters of the user's data, and leaves a broken pipe to the command line."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield the segments of what is printed; characters that could steer a terminal are replaced in all of them."""
+        if isinstance(renderable, Text):  # before it is laid out: a replaced character has another width
+            renderable = renderable.copy()
+            renderable.plain = printable(renderable.plain)
+        elif isinstance(renderable, str):
+            renderable = printable(renderable)
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     def on_broken_pipe(self) -> None:
         """Raise the error instead of exiting here."""

@@ -1,9 +1,9 @@
 """Figures for papers, drawn by matplotlib and saved as SVG, PDF or PNG.
 
-`reliability_figure`, `map_figure` and `study_figure` build a `matplotlib.figure.Figure`, which can be changed before
-`save_figure` writes it. Text is shown as it is (no mathtext), fonts are embedded, and the same data give the same SVG.
-matplotlib is imported when a figure is drawn (``pip install 'distilcal[figures]'``), and never its
-pyplot, which keeps global state.
+`reliability_figure`, `cascade_figure`, `map_figure` and `study_figure` build a `matplotlib.figure.Figure`, which can be
+changed before `save_figure` writes it. Text is shown as it is (no mathtext), fonts are embedded, and the same data give the
+same SVG. matplotlib is imported when a figure is drawn (``pip install 'distilcal[figures]'``), and never its pyplot, which
+keeps global state.
 
 To add a kind of study chart, write a function ``(chart) -> Figure`` and enter it in ``STUDY_FIGURES``.
 """
@@ -27,6 +27,7 @@ from distilcal.io.atomic import atomic_write
 from distilcal.metrics import Reliability
 from distilcal.report.charts.scales import axis_of, is_geometric
 from distilcal.report.formatting import one_line
+from distilcal.selective import CascadeEvaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +44,7 @@ SOFT, FAINT = "#5b6570", "#d9dee2"
 RASTERISED = 2000  # points in a cloud from which it is drawn as an image inside SVG and PDF
 HEXAGONS = 20_000  # examples from which a data map is drawn as hexagons
 BAND = 8  # a line with this many points has its intervals as a band, one with fewer as bars
+BARS = 0.84  # of the room of a group that its bars take
 LABELLED = 40  # points of a scatter chart that may have their names beside them
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -221,6 +223,52 @@ def _ece_text(item: SetEvaluation) -> str:
     return f"ECE {ece.value:.3f}\n[{ece.low:.3f}, {ece.high:.3f}]"
 
 
+# ---- cascades ----------------------------------------------------------------------------------------------------------
+
+
+def cascade_figure(evaluation: CascadeEvaluation, split: str = "test") -> Figure:
+    """Draw the accuracy of a student and its teacher together over the share of rows that the student hands over.
+
+    The band is the interval of the accuracy, the dashed line the teacher alone. A ring marks what was chosen on dev for the
+    accuracy that may be lost to the teacher, if anything reached it.
+
+    Parameters
+    ----------
+    evaluation : CascadeEvaluation
+        What `distilcal.evaluate_cascade` returned.
+    split : str, default "test"
+        The split to draw.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    part = evaluation.splits[split]
+    curves = [curve for curve in (part.cascade, part.alone) if curve is not None]
+    with _style():
+        figure = _new_figure(WIDTH, 2.6, title=f"{evaluation.student} with {evaluation.teacher} on {split}")
+        axes = figure.add_subplot()
+        for i, curve in enumerate(curves):
+            look = {**_look(i), "marker": ""}
+            axes.fill_between(
+                curve.handed_over, curve.accuracy_low, curve.accuracy_high, color=look["color"], alpha=0.18, linewidth=0
+            )
+            axes.plot(curve.handed_over, curve.accuracy, label=one_line(f"{curve.student} and {curve.teacher}", 60), **look)
+        teacher = part.cascade.teacher_alone
+        name = one_line(f"{part.cascade.teacher} alone", 60)
+        axes.axhline(teacher.accuracy, color=SOFT, linewidth=0.8, linestyle=(0, (4, 3)), label=name, zorder=1)
+        check = part.checks.get("loss")
+        if check is not None and evaluation.loss.reached:
+            point = part.cascade.nearest(1 - check.coverage)
+            axes.plot([point.handed_over], [point.accuracy], color=PALETTE[0], marker="o", markersize=6, fillstyle="none",
+                      linewidth=0, label="chosen on dev")  # fmt: skip
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("share of the rows handed over")
+        axes.set_ylabel("accuracy")
+        axes.grid(visible=True)
+        return _with_legend(figure)
+
+
 # ---- data maps ---------------------------------------------------------------------------------------------------------
 
 
@@ -369,6 +417,8 @@ def _line_figure(chart: Mapping[str, Any]) -> Figure:
     for i, series in enumerate(chart["series"]):
         points = _with_gaps(series["points"])
         look = _look(i)
+        if len(points) > LABELLED:
+            look["marker"] = ""
         axes.plot(points[:, 0], points[:, 1], **look, label=_name(series), zorder=3)
         ranges = points[np.isfinite(points[:, 2:4]).all(axis=1)]
         if len(ranges) >= BAND:
@@ -378,12 +428,29 @@ def _line_figure(chart: Mapping[str, Any]) -> Figure:
     return _with_legend(figure)
 
 
+def _bar_figure(chart: Mapping[str, Any]) -> Figure:
+    """A group of bars for each place, one bar for each series."""
+    figure = _study_frame(chart)
+    axes = figure.axes[0]
+    groups = [one_line(str(name), 20) for name in chart.get("groups") or ()]
+    axes.set_xlim(-0.5, max(len(groups), 1) - 0.5)
+    axes.set_xticks(range(len(groups)), groups, rotation=90 if len(groups) > 5 else 0)
+    axes.grid(visible=False, axis="x")
+    width = BARS / max(len(chart["series"]), 1)
+    for i, series in enumerate(chart["series"]):
+        points = _with_gaps(series["points"])
+        points[:, 0] += (i - (len(chart["series"]) - 1) / 2) * width
+        axes.bar(points[:, 0], points[:, 1], width, color=_look(i)["color"], label=_name(series), zorder=2)
+        _error_bars(axes, points[np.isfinite(points).all(axis=1)], SOFT)
+    return _with_legend(figure)
+
+
 def _scatter_figure(chart: Mapping[str, Any]) -> Figure:
     figure = _study_frame(chart)
     axes = figure.axes[0]
     spans = [_finite(series["points"]) for series in chart["series"]]
     count = sum(map(len, spans))
-    x_axis = axis_of(point[0] for points in spans for point in points)
+    x_axis = axis_of(v for points in spans for point in points for v in (point[0], *point[4:6]))
     y_axis = axis_of(v for points in spans for point in points for v in point[1:4])
     axes.set_xlim(x_axis.low, x_axis.high)
     axes.set_ylim(y_axis.low, y_axis.high)
@@ -401,6 +468,9 @@ def _scatter_figure(chart: Mapping[str, Any]) -> Figure:
         ranges = [point for point in points if len(point) > 3]
         if ranges and count <= 400:
             _error_bars(axes, np.array([point[:4] for point in ranges]), look["color"])
+        level = np.array([point for point in points if len(point) > 5]).reshape(-1, 6)
+        if len(level) and count <= 400:
+            axes.hlines(level[:, 1], level[:, 4], level[:, 5], color=look["color"], linewidth=0.8, alpha=0.7, zorder=2)
         finite = [label for point, label in zip(series["points"], series.get("labels") or (), strict=False) if _finite([point])]
         named += [(x, y, one_line(str(label), 30)) for (x, y), label in zip(places.tolist(), finite, strict=False)]
     figure = _with_legend(figure)
@@ -442,6 +512,9 @@ def _projection_figure(chart: Mapping[str, Any]) -> Figure:
         axes.scatter(places[:, 0], places[:, 1], s=float(np.clip(2500 / max(len(places), 1), 2, 10)), color=look["color"],
                      marker=look["marker"], alpha=0.65, linewidths=0, label=_name(series),
                      rasterized=len(places) > RASTERISED)  # fmt: skip
+        if series.get("centre"):
+            axes.plot(*series["centre"], linestyle="", marker="*", markersize=10, color=look["color"], markeredgecolor="white",
+                      markeredgewidth=0.6, zorder=5)  # fmt: skip
     return _with_legend(figure)
 
 
@@ -463,6 +536,7 @@ def _map_study_figure(chart: Mapping[str, Any]) -> Figure:
 
 STUDY_FIGURES: dict[str, Callable[[Mapping[str, Any]], Figure]] = {
     "line": _line_figure,
+    "bars": _bar_figure,
     "scatter": _scatter_figure,
     "reliability": _reliability_study_figure,
     "projection": _projection_figure,

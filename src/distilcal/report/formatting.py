@@ -1,16 +1,15 @@
-"""Numbers and text of others as they are shown: digits, percentages, p-values, single lines, lines of CSV."""
+"""Numbers and text of others as they are shown: digits, percentages, p-values, single lines."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
 
-# Characters that change the direction of writing: they could make a line read differently from what it holds.
-DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# What could steer a terminal or make a line read differently from what it holds: control characters except line feed and tab,
+# halves of characters, other separators of lines, and marks that turn the direction of writing.
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u2028-\u202e\u2066-\u2069]")
+REPLACEMENT = "\ufffd"
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
@@ -128,15 +127,34 @@ def one_line(text: str, most: int) -> str:
     >>> one_line("two\\n lines", 20), one_line("abcdefgh", 5)
     ('two lines', 'abcd…')
     """
-    line = " ".join(text[: 4 * most].split())
-    line = "".join("\ufffd" if _steers(character) else character for character in line)
+    line = printable(" ".join(text[: 4 * most].split()))
     if len(line) <= most and len(text) <= 4 * most:
         return line
     return line[: most - 1].rstrip() + "…"
 
 
-def _steers(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cs") or character in DIRECTION_MARKS
+def printable(text: str) -> str:
+    """Return text that cannot steer a terminal: what could is replaced by U+FFFD, character by character.
+
+    Control characters (ANSI escapes, carriage returns), halves of characters and marks that turn the direction of writing are
+    replaced; line feeds and tabs stay.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+
+    Returns
+    -------
+    str
+        As long as the text.
+
+    Examples
+    --------
+    >>> printable("a\\x1b[31mred\\r, b") == "a\ufffd[31mred\ufffd, b"
+    True
+    """
+    return STEERING.sub(REPLACEMENT, text)
 
 
 def join_listed(parts: Sequence[str]) -> str:
@@ -163,26 +181,3 @@ def join_listed(parts: Sequence[str]) -> str:
     'a, b and c'
     """
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def csv_bytes(rows: Iterable[Iterable[Any]]) -> bytes:
-    """Return rows as lines of CSV in UTF-8.
-
-    Parameters
-    ----------
-    rows : iterable of iterable
-        The values of each line; None is empty, and what UTF-8 cannot encode becomes a question mark.
-
-    Returns
-    -------
-    bytes
-        The lines, each ended by a line feed.
-
-    Examples
-    --------
-    >>> csv_bytes([["a", "b"], [1, "x,y"]])
-    b'a,b\\n1,"x,y"\\n'
-    """
-    lines = io.StringIO()
-    csv.writer(lines, lineterminator="\n").writerows(rows)
-    return lines.getvalue().encode("utf-8", "replace")

@@ -20,13 +20,12 @@ from rich.text import Text
 from distilcal.dynamics.data_map import DataMap, RowIndices
 from distilcal.errors import InputError
 from distilcal.io.atomic import atomic_write
-from distilcal.io.tables import import_pyarrow
+from distilcal.io.tables import import_pyarrow, write_csv
 from distilcal.report.console import build_console, print_list, prose_width
-from distilcal.report.formatting import csv_bytes, format_number, format_percent, join_listed, one_line
+from distilcal.report.formatting import format_number, format_percent, join_listed, one_line
 from distilcal.selective import counted
 
 DOUBTFUL_ROWS = 8  # doubtful labels on the terminal
-CHUNK_ROWS = 20_000  # rows of the CSV file that are formatted at a time
 
 
 def shown_classes(data_map: DataMap) -> tuple[str, ...]:
@@ -254,7 +253,7 @@ def check_table_name(path: Path) -> None:
         import_pyarrow()
 
 
-def write_map_table(data_map: DataMap, path: Path) -> None:
+def write_map_table(data_map: DataMap, path: Path, *, escape_formulas: bool = True) -> None:
     """Write one row per example with every statistic and the example itself, the most doubtful label first.
 
     Parameters
@@ -263,6 +262,9 @@ def write_map_table(data_map: DataMap, path: Path) -> None:
         The map.
     path : Path
         The file; its suffix is .csv or .parquet. It is written whole or not at all.
+    escape_formulas : bool, default True
+        Whether texts that a spreadsheet would run get an apostrophe before them in a .csv; see
+        ``distilcal.io.tables.write_csv``.
 
     Raises
     ------
@@ -278,11 +280,8 @@ def write_map_table(data_map: DataMap, path: Path) -> None:
             pyarrow, parquet = import_pyarrow()
             parquet.write_table(pyarrow.table({title: values[data_map.by_aum] for title, values in columns.items()}), file)
             return
-        # Text stays as it is, as in all our files: what a spreadsheet makes of a leading = is for its import to say.
-        file.write(csv_bytes([list(columns)]))
-        for start in range(0, len(data_map), CHUNK_ROWS):
-            rows = data_map.by_aum[start : start + CHUNK_ROWS]
-            file.write(csv_bytes(zip(*(_csv_cells(values[rows]) for values in columns.values()), strict=True)))
+        cells = {title: _csv_cells(values[data_map.by_aum]) for title, values in columns.items()}
+        write_csv(file, cells, escape_formulas=escape_formulas)
 
 
 def _table_columns(data_map: DataMap) -> dict[str, NDArray[Any]]:
@@ -309,7 +308,5 @@ def _csv_cells(values: NDArray[Any]) -> list[Any]:
         return [f"{value:.6g}" for value in values.tolist()]
     if values.dtype.kind == "b":
         values = values.astype(np.int8)
-    if values.dtype.kind == "O":  # csv leaves a bare carriage return unquoted, and no reader takes it back
-        return [str(value).replace("\r\n", "\n").replace("\r", "\n") for value in values]
     cells: list[Any] = values.tolist()
     return cells

@@ -1,4 +1,4 @@
-"""Bars that show how far work is: on a terminal, in a notebook, and nothing elsewhere."""
+"""How far work is: a bar on a terminal, a line in a notebook, and a line a minute where output is redirected."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 NOTEBOOK_SECONDS = 0.25  # between two updates of a line in a notebook
+LINE_SECONDS = 60.0  # between two lines where output is redirected
 BAR_WIDTH = 30
 
 
@@ -29,11 +30,12 @@ class TerminalBar:
     """A bar on standard error, with the time that is left; it disappears when it is stopped."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+        from distilcal.report.console import ReportConsole
+
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
-        self.progress: Progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.progress: Progress = Progress(*columns, console=ReportConsole(stderr=True), transient=True)
         self.progress.add_task("", total=None)
         self.progress.start()
 
@@ -73,17 +75,48 @@ class NotebookBar:
         self._handle.update({"text/plain": ""}, raw=True)
 
 
-def new_bar() -> Bar | None:
+class LineBar:
+    """A line on standard error once a minute, for output that goes to a file; short work writes none."""
+
+    def __init__(self) -> None:
+        self._began = self._shown = time.monotonic()
+        self._first: float | None = None
+
+    def update(self, description: str, done: float, total: float) -> None:
+        """Write a description, the share of the work that is done and the time that is left, if a minute has passed."""
+        now = time.monotonic()
+        if self._first is None:
+            self._began, self._first = now, done
+        if now - self._shown < LINE_SECONDS:
+            return
+        self._shown = now
+        left = ""
+        if done > self._first:
+            seconds = (now - self._began) / (done - self._first) * (total - done)
+            left = f", about {_rough_time(seconds)} left"
+        print(f"{description}: {done / total:.0%}{left}", file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        """Write nothing more."""
+
+
+def _rough_time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def new_bar() -> Bar:
     """Return a bar for where this process writes to.
 
     Returns
     -------
-    Bar, optional
-        None where standard error is neither a terminal nor a notebook.
+    Bar
+        For a notebook, for a terminal, or for a file.
     """
     if is_notebook():
         return NotebookBar()
-    return TerminalBar() if sys.stderr.isatty() else None
+    return TerminalBar() if sys.stderr.isatty() else LineBar()
 
 
 def is_notebook() -> bool:
@@ -120,8 +153,6 @@ class TrainingBars:
         if self.bar is None or self._stage != stage:
             self.stop()
             self.bar, self._stage = new_bar(), stage
-        if self.bar is None:
-            return
         losses = " ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
         description = f"{stage} epoch {progress.epoch + 1}/{progress.epochs} {losses}"
         self.bar.update(description, progress.epoch * progress.steps + progress.step, progress.epochs * progress.steps)
@@ -135,7 +166,7 @@ class TrainingBars:
 
 @contextmanager
 def counting_bar(description: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar over a known number of examples: a callback of (done, total); None where nothing can be shown.
+    """A bar over a known number of examples: a callback of (done, total); None if it is not to be shown.
 
     Parameters
     ----------
@@ -149,10 +180,10 @@ def counting_bar(description: str, *, shown: bool = True) -> Iterator[Callable[[
     callable, optional
         To be called with the number of examples done and of all.
     """
-    bar = new_bar() if shown else None
-    if bar is None:
+    if not shown:
         yield None
         return
+    bar = new_bar()
     try:
         yield lambda done, total: bar.update(description, done, total)
     finally:

@@ -82,6 +82,12 @@ class Plot:
         d = f"M{x} {low}V{high}M{x - 2.5:.2f} {low}h5M{x - 2.5:.2f} {high}h5"
         return element("path", d=d, stroke="currentColor", stroke_width=1.1, opacity=0.6, fill="none")
 
+    def level_whisker(self, point: Sequence[float]) -> str:
+        """The interval of a point's x, which follows that of its y."""
+        (left, y), (right, _) = self.at(point[4], point[1]), self.at(point[5], point[1])
+        d = f"M{left} {y}H{right}M{left} {y - 2.5:.2f}v5M{right} {y - 2.5:.2f}v5"
+        return element("path", d=d, stroke="currentColor", stroke_width=1.1, opacity=0.6, fill="none")
+
     def cloud(self, i: int, points: Sequence[Sequence[float]]) -> str:
         """Many points as one shape."""
         mark = SHAPES[i % len(SHAPES)]

@@ -22,6 +22,7 @@ class Axis:
     ticks: tuple[float, ...]
     log: bool = False
     percent: bool = False  # whether ticks are labelled as percentages
+    names: tuple[str, ...] = ()  # of the ticks, in place of their numbers
 
     def share(self, value: float) -> float:
         """How far along the axis a value lies: 0 at its beginning, 1 at its end."""
@@ -30,7 +31,9 @@ class Axis:
 
     @property
     def labels(self) -> list[str]:
-        """The ticks in as many digits as tell them apart."""
+        """The names of the ticks, or their numbers in as many digits as tell them apart."""
+        if self.names:
+            return list(self.names)
         if self.percent:
             return [f"{100 * t:.3g}%" for t in self.ticks]
         if self.log or len(self.ticks) < 2:

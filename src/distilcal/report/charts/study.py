@@ -1,4 +1,4 @@
-"""The charts of a study: lines, scatters, reliability diagrams, projections and data maps.
+"""The charts of a study: lines, bars, scatters, reliability diagrams, projections and data maps.
 
 To add a kind, write a function ``(chart, key) -> str`` and enter it in ``CHARTS``.
 """
@@ -12,14 +12,16 @@ from itertools import chain, repeat
 import numpy as np
 
 from distilcal.report.charts.marks import INK, LINE, MARKS, MOST_POINTS, correctness_level
-from distilcal.report.charts.plot import Chart, Plot, level_group, series_group
+from distilcal.report.charts.plot import WIDTH, Chart, Plot, level_group, series_group
 from distilcal.report.charts.scales import Axis, axis_of, is_geometric, unit_axis, variability_end, variability_ticks
-from distilcal.report.charts.svg import element, polyline_points, text_element, truncate
+from distilcal.report.charts.svg import element, escaped, polyline_points, text_element, truncate
 from distilcal.selective import counted
 
 BAND = 8  # a line with so many points has its intervals as a band, one with fewer as whiskers
 MANY = 400  # points: then smaller marks, drawn together, without words of their own
-LABELLED = 40  # points of a scatter that may carry their names
+LABELLED = 40  # points of a scatter that may carry their names, and of a line that may carry marks
+STAR = "M0 -8L1.9 -2.5H7.6L3 1L4.7 6.5L0 3.2L-4.7 6.5L-3 1L-7.6 -2.5H-1.9Z"  # about its centre
+BARS = 0.84  # of the room of a group that its bars take
 
 
 def draw(chart: Chart, key: str = "chart") -> str:
@@ -48,7 +50,7 @@ def draw(chart: Chart, key: str = "chart") -> str:
 
 
 def line_chart(chart: Chart, key: str = "chart") -> str:
-    """Return a chart with a line for each series, its intervals as whiskers or as a band.
+    """Return a chart with a line for each series, its intervals as whiskers or as a band; a long line has no marks.
 
     A missing point leaves a gap. The x axis is logarithmic where its values grow by factors.
 
@@ -78,7 +80,48 @@ def line_chart(chart: Chart, key: str = "chart") -> str:
         else:
             inside += [plot.whisker(p) for p in ranges]
         inside += [plot.line(i, part) for part in unbroken_runs(series["points"])]
-        inside += [plot.mark(i, p, plot.tooltip(series, p)) for p in drawn]
+        if len(drawn) <= LABELLED:
+            inside += [plot.mark(i, p, plot.tooltip(series, p)) for p in drawn]
+        plot.add(series_group(i, *inside))
+    return plot.svg(key)
+
+
+def bar_chart(chart: Chart, key: str = "chart") -> str:
+    """Return a chart with a group of bars for each place, one bar for each series, with its interval.
+
+    Parameters
+    ----------
+    chart : dict
+        A chart as in ``draw``, with ``groups``, the names of the groups; points are (number of the group, y) or (number, y,
+        low, high).
+    key : str
+        Prefix of the ids in the SVG.
+
+    Returns
+    -------
+    str
+        An ``svg`` element. Bars begin at 0.
+    """
+    spans = [finite_points(s["points"]) for s in chart["series"]]
+    groups = [str(name) for name in chart.get("groups") or ()]
+    room = (WIDTH - 60) / max(len(groups), 1)
+    names = tuple(truncate(name, room) for name in groups)
+    x = Axis(-0.5, max(len(groups), 1) - 0.5, tuple(range(len(groups))), names=names)
+    plot = Plot(chart, x, axis_of([0.0, *heights(spans)]))
+    width = BARS / max(len(spans), 1)
+    for i, (series, points) in enumerate(zip(chart["series"], spans, strict=True)):
+        shift = (i - (len(spans) - 1) / 2) * width
+        inside = []
+        for number, y, *bounds in points:
+            left, top = plot.at(number + shift - width / 2, max(y, 0.0))
+            right, bottom = plot.at(number + shift + width / 2, min(y, 0.0))
+            named = ", ".join(filter(None, (str(series["name"]), *groups[int(number) : int(number) + 1])))
+            span = f" [{bounds[0]:.4g}, {bounds[1]:.4g}]" if len(bounds) > 1 else ""
+            title = element("title", escaped(f"{named}: {chart.get('y') or 'y'} {y:.4g}{span}"))
+            bar = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+            inside.append(element("rect", title, **bar, fill="currentColor", opacity=0.8))
+            if len(bounds) > 1:
+                inside.append(plot.whisker((number + shift, y, *bounds)))
         plot.add(series_group(i, *inside))
     return plot.svg(key)
 
@@ -89,7 +132,8 @@ def scatter_chart(chart: Chart, key: str = "chart") -> str:
     Parameters
     ----------
     chart : dict
-        A chart as in ``draw``; points are (x, y) or (x, y, low, high). A series may have ``labels``, one for each point.
+        A chart as in ``draw``; points are (x, y), (x, y, low, high) or (x, y, low, high, left, right). A series may have
+        ``labels``, one for each point.
     key : str
         Prefix of the ids in the SVG.
 
@@ -100,7 +144,8 @@ def scatter_chart(chart: Chart, key: str = "chart") -> str:
         ``LABELLED`` they have no labels.
     """
     spans = [finite_points(s["points"]) for s in chart["series"]]
-    plot = Plot(chart, axis_of(p[0] for points in spans for p in points), axis_of(heights(spans)))
+    across = [x for points in spans for p in points for x in (p[0], *p[4:6])]
+    plot = Plot(chart, axis_of(across), axis_of(heights(spans)))
     many = sum(map(len, spans)) > MANY
     for i, (series, points) in enumerate(zip(chart["series"], spans, strict=True)):
         if many:
@@ -109,6 +154,7 @@ def scatter_chart(chart: Chart, key: str = "chart") -> str:
         labels = chain(series.get("labels") or [], repeat(""))
         names = [str(name) for point, name in zip(series["points"], labels, strict=False) if finite_points([point])]
         whiskers = [plot.whisker(p) for p in points if len(p) > 3]
+        whiskers += [plot.level_whisker(p) for p in points if len(p) > 5]
         marks = [plot.mark(i, p, plot.tooltip(series, p, name)) for p, name in zip(points, names, strict=True)]
         plot.add(series_group(i, *whiskers, *marks))
         plot.named += [(plot.at(p[0], p[1]), name) for p, name in zip(points, names, strict=True)]
@@ -152,7 +198,7 @@ def projection_chart(chart: Chart, key: str = "chart") -> str:
     Parameters
     ----------
     chart : dict
-        A chart as in ``draw``; points are (x, y).
+        A chart as in ``draw``; points are (x, y). A series may have a ``centre``, which is drawn as a star.
     key : str
         Prefix of the ids in the SVG.
 
@@ -171,6 +217,13 @@ def projection_chart(chart: Chart, key: str = "chart") -> str:
     for i, (series, points) in enumerate(zip(chart["series"], spans, strict=True)):
         marks = [plot.cloud(i, points)] if many and points else [plot.mark(i, p, str(series["name"]), 0.9) for p in points]
         plot.add(series_group(i, *marks, opacity=0.8))
+    for i, series in enumerate(chart["series"]):
+        if series.get("centre"):
+            left, top = plot.at(*series["centre"])
+            title = element("title", escaped(f"mean of {series['name']}"))
+            moved = f"translate({left:g} {top:g})"
+            star = element("path", title, d=STAR, fill="currentColor", stroke="#ffffff", transform=moved)
+            plot.add(series_group(i, star))
     return plot.svg(key)
 
 
@@ -220,6 +273,7 @@ def map_chart(chart: Chart, key: str = "chart") -> str:
 
 CHARTS: dict[str, Callable[[Chart, str], str]] = {
     "line": line_chart,
+    "bars": bar_chart,
     "scatter": scatter_chart,
     "reliability": reliability_chart,
     "projection": projection_chart,

@@ -30,8 +30,10 @@ def reading(a: ModelEvaluation) -> Iterator[str]:
     yield _calibration_sentence(a.test)
     if a.calibrated is not None and a.calibrator is not None:
         yield _repair_sentence(a.test, a.calibrated, a.calibrator)
-    if a.overlap > 0:
-        yield f"Beware: {a.overlap:.1%} of the rows of {a.test.name} are in {a.calibrated_on} too, so this flatters."
+    if a.overlap is not None and a.overlap.rows:
+        chance = f"by chance about {a.overlap.by_chance:,.0f} of {a.overlap.total:,} would be"
+        shared = f"{a.overlap.share:.1%} of the rows of {a.test.name} are in {a.calibrated_on} too"
+        yield f"Beware: {shared} ({chance}), so this flatters."
     yield _threshold_sentence(a)
     away = a.checks[-len(a.ood) :] if a.ood else ()
     for (before, after), check in zip(a.ood, away, strict=True):

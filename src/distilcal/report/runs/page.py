@@ -7,6 +7,7 @@ from pathlib import Path
 from distilcal import __version__
 from distilcal.report.charts.scales import unit_axis
 from distilcal.report.evaluations.page import CHART, COUNTS, MOST_CLASSES, reliability_chart
+from distilcal.report.frontier import PAGE
 from distilcal.report.html import render_template, write_text
 from distilcal.report.runs.answer import answer_sentences, decide
 from distilcal.report.runs.charts import cascade_charts, confidence_charts, reliability_diagrams, scatter_chart, training_chart
@@ -21,6 +22,8 @@ CURVES = (("nll", "NLL on dev"), ("ece", "ECE on dev"), ("entropy", "mean entrop
 def write_runs_page(summary: RunSummary, path: Path) -> None:
     """Write one self-contained page on the runs, whole or not at all.
 
+    It links to the page about a search within a budget, if that is in the same folder.
+
     Parameters
     ----------
     summary : RunSummary
@@ -28,16 +31,19 @@ def write_runs_page(summary: RunSummary, path: Path) -> None:
     path : Path
         The HTML file.
     """
-    write_text(render_runs(summary), path)
+    frontier = path.with_name(PAGE)
+    write_text(render_runs(summary, frontier=frontier.name if frontier.exists() else ""), path)
 
 
-def render_runs(summary: RunSummary) -> str:
+def render_runs(summary: RunSummary, *, frontier: str = "") -> str:
     """Return the page on the runs as HTML.
 
     Parameters
     ----------
     summary : RunSummary
         One or several runs.
+    frontier : str
+        Address of the page about the search that chose the student; empty: there was none.
 
     Returns
     -------
@@ -58,6 +64,7 @@ def render_runs(summary: RunSummary) -> str:
         classes=classes[:MOST_CLASSES],
         classes_left_out=len(classes[MOST_CLASSES:]),
         runs=summary.runs,
+        frontier=frontier,
         reading=list(reading(summary)),
         chart=CHART,
         counts=COUNTS,

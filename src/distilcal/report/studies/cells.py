@@ -8,7 +8,7 @@ from typing import Any
 
 from distilcal.report.formatting import format_p_value
 
-SIGNS = {"holds": "✓", "fails": "✗", "undecided": "?"}
+SIGNS = {"holds": "✓", "fails": "✗", "no effect above δ": "=", "undecided": "?", "premise not met": "–"}
 
 
 def format_value(scale: Mapping[str, Any], value: float | None, *, signed: bool = False, unit: bool = False) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import Any
 
-from distilcal.report.formatting import csv_bytes
+from distilcal.io.tables import write_csv
 
 CSV_COLUMNS = (
     "table", "row", "column", "method", "task", "set", "metric", "mean", "std", "low", "high", "seeds", "examples",
@@ -27,7 +28,7 @@ def table_csv(table: Mapping[str, Any]) -> bytes:
     bytes
         UTF-8 with the header ``CSV_COLUMNS``; empty cells of the table have no line.
     """
-    lines: list[Sequence[Any]] = [CSV_COLUMNS]
+    lines: list[Sequence[Any]] = []
     for row, cells in zip(table["rows"], table["cells"], strict=True):
         for column, cell in zip(table["columns"], cells, strict=True):
             if cell is None:
@@ -49,7 +50,10 @@ def table_csv(table: Mapping[str, Any]) -> bytes:
                 "significant": _format_bool(d.get("significant")),
             }
             lines.append(["" if v is None else v for v in (known[name] for name in CSV_COLUMNS)])
-    return csv_bytes(lines)
+    columns = zip(*lines, strict=True) if lines else [()] * len(CSV_COLUMNS)
+    file = BytesIO()
+    write_csv(file, dict(zip(CSV_COLUMNS, columns, strict=True)))
+    return file.getvalue()
 
 
 def _format_bool(value: bool | None) -> str | None:

@@ -17,7 +17,16 @@ from distilcal.report.studies.cells import (
     paper_text,
 )
 from distilcal.report.studies.results import named_files
-from distilcal.report.studies.sentences import chart_notes, definitions, facts, reading, table_notes
+from distilcal.report.studies.sentences import (
+    chart_notes,
+    claim_notes,
+    definitions,
+    facts,
+    part_name,
+    part_verdict,
+    reading,
+    table_notes,
+)
 
 
 def table_markdown(results: Mapping[str, Any], table: Mapping[str, Any], heading: str = "#") -> str:
@@ -74,10 +83,9 @@ def results_markdown(results: Mapping[str, Any]) -> str:
     for name, figure in named_files(results["figures"]):
         title = escape_markdown(figure["title"] or figure["name"])
         parts += [f"### {title}", f"![{title}](figures/{name}.svg)", escape_markdown(chart_notes(results, figure))]
-    if results["theorems"]:
-        parts.append("## Theorems")
-    for theorem in results["theorems"]:
-        parts.append(_theorem_markdown(theorem))
+    for heading, tables in (("Chosen points", results.get("points_chosen")), ("Theorems", results["theorems"])):
+        if tables:
+            parts += [f"## {heading}", *map(_plain_table_markdown, tables)]
     if results["failures"]:
         lines = [f"- {escape_markdown(f['what'])}: {escape_markdown(f['error'])}" for f in results["failures"]]
         parts += ["## What failed", "\n".join(lines)]
@@ -88,24 +96,29 @@ def results_markdown(results: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _theorem_markdown(theorem: Mapping[str, Any]) -> str:
-    title = escape_markdown(theorem["title"] or theorem["name"])
-    lines = [_md_row(map(escape_markdown, theorem["columns"])), _md_row(["--"] * len(theorem["columns"]))]
-    for row in theorem["rows"]:
+def _plain_table_markdown(table: Mapping[str, Any]) -> str:
+    """A theorem's table, or one of chosen points."""
+    title = escape_markdown(table["title"] or table["name"])
+    lines = [_md_row(map(escape_markdown, table["columns"])), _md_row(["--"] * len(table["columns"]))]
+    for row in table["rows"]:
         lines.append(_md_row(escape_markdown(format_plain(value)) for value in row))
-    return "\n\n".join([f"### {title}", escape_markdown(theorem["text"]), "\n".join(lines)])
+    return "\n\n".join([f"### {title}", escape_markdown(table["text"]), "\n".join(lines)])
 
 
 def _claim_markdown(claim: Mapping[str, Any]) -> str:
     text = f"{SIGNS[claim['verdict']]} **{claim['verdict']}**: {escape_markdown(claim['text'])}"
     if claim["need"]:
         text += f" ({escape_markdown(claim['need'])})"
+    notes = escape_markdown(" ".join(claim_notes(claim)))
+    if notes:
+        text += f". {notes}" if not text.endswith((".", ")")) else f" {notes}"
     if not claim["parts"]:
         return text
     lines = [_md_row(["comparison", "difference", "p", "verdict"]), _md_row([":--", "--:", "--:", ":--"])]
     for part in claim["parts"]:
         difference = escape_markdown(format_difference(part, {**part, "p": None}))
-        lines.append(_md_row([escape_markdown(part["what"]), difference, format_p_value(part["p"]), part["verdict"]]))
+        name, verdict = escape_markdown(part_name(part)), escape_markdown(part_verdict(part))
+        lines.append(_md_row([name, difference, format_p_value(part["p"]), verdict]))
     return "\n".join([text, "", *lines])
 
 

@@ -27,9 +27,11 @@ from distilcal.report.studies.results import named_files
 from distilcal.report.studies.sentences import (
     cell_lines,
     chart_notes,
+    claim_notes,
     definitions,
     facts,
     format_duration,
+    part_name,
     reading,
     table_notes,
     with_stand_ins,
@@ -67,11 +69,11 @@ def render_study(results: Mapping[str, Any]) -> str:
             {
                 "file": name,
                 "title": table["title"] or table["name"],
-                "notes": " ".join(table_notes(results, table, paper="in grey", stand_ins=False)),
+                "notes": " ".join(table_notes(results, table, paper="in grey")),
                 "columns": with_stand_ins(table["columns"], table["here"]),
                 "rows": [
-                    {"name": row, "here": here, "cells": [_page_cell(results, cell) for cell in cells]}
-                    for (row, here), cells in zip(with_stand_ins(table["rows"], table["row_here"]), table["cells"], strict=True)
+                    {"name": row, "cells": [_page_cell(results, cell) for cell in cells]}
+                    for row, cells in zip(table["rows"], table["cells"], strict=True)
                 ],
             }
             for name, table in named_files(results["tables"])
@@ -79,9 +81,14 @@ def render_study(results: Mapping[str, Any]) -> str:
         claims=[
             {
                 **claim,
+                "style": verdict_class(claim["verdict"]),
+                "notes": " ".join(claim_notes(claim)),
                 "parts": [
                     {
                         **part,
+                        "style": verdict_class(part["verdict"]),
+                        "what": part_name(part),
+                        "unmet": "; ".join(part["unmet"]),
                         "difference": format_value(part, part["value"], signed=True),
                         "interval": " to ".join(format_value(part, part[end], signed=True) for end in ("low", "high")),
                         "chance": format_p_value(part["p"]),
@@ -100,10 +107,8 @@ def render_study(results: Mapping[str, Any]) -> str:
             }
             for i, (name, figure) in enumerate(named_files(results["figures"]))
         ],
-        theorems=[
-            {**theorem, "rows": [[{"text": format_plain(v), "value": sort_value(v)} for v in row] for row in theorem["rows"]]}
-            for theorem in results["theorems"]
-        ],
+        points=list(map(_plain_table, results.get("points_chosen", ()))),
+        theorems=list(map(_plain_table, results["theorems"])),
         definitions=definitions(results),
         signs=SIGNS,
         colours=COLOURS,
@@ -112,6 +117,26 @@ def render_study(results: Mapping[str, Any]) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
     )
+
+
+def verdict_class(verdict: str) -> str:
+    """Return a verdict as the name of a CSS class.
+
+    Parameters
+    ----------
+    verdict : str
+        One of the five.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> verdict_class("no effect above δ"), verdict_class("holds")
+    ('no-effect', 'holds')
+    """
+    return "-".join(verdict.split()[:2])
 
 
 def _page_cell(results: Mapping[str, Any], cell: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -124,3 +149,9 @@ def _page_cell(results: Mapping[str, Any], cell: Mapping[str, Any] | None) -> di
         "value": "" if cell is None else sort_value(cell["mean"]),
         "title": "" if cell is None else "\n".join(cell_lines(results, cell)),
     }
+
+
+def _plain_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of plain values, with the text of each and the number by which it is sorted."""
+    rows = [[{"text": format_plain(value), "value": sort_value(value)} for value in row] for row in table["rows"]]
+    return {**table, "rows": rows}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from distilcal.errors import InputError
-from distilcal.io.atomic import read_json
+from distilcal.io.atomic import read_object
 from distilcal.report.formatting import one_line
 
 RESULTS, PAGE = "results.json", "study.html"
-FORMAT = 1
+FORMAT = 2
 LONGEST = 2000  # characters of any text that comes from outside
 
 
@@ -33,13 +34,18 @@ def read_results(folder: Path) -> dict[str, Any]:
     path = folder / RESULTS
     if not path.exists():
         raise InputError("this is not the folder of a study", source=str(folder), remedy="give one made by distilcal study")
-    results = read_json(path)
-    if not isinstance(results, dict) or results.get("format") != FORMAT:
-        raise InputError(
-            f"these are not results of format {FORMAT}", source=str(path), remedy="run the study again: what is trained is kept"
-        )
+    results = read_object(path, ("name", "title", "scale", "tables", "claims", "figures", "failures"), newest=FORMAT)
+    if results["format"] == 1:
+        results = {**results, "claims": [_upgraded_claim(claim) for claim in results["claims"]]}
     cleaned: dict[str, Any] = _single_lines(results)
     return cleaned
+
+
+def _upgraded_claim(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """A claim of format 1, which had neither controls nor δ nor premises."""
+    parts = [{**part, "control": False, "unmet": []} for part in claim["parts"]]
+    counts = dict(Counter(part["verdict"] for part in parts))
+    return {"controls": [], "delta": None, "premises": [], "equal": 0, "counts": counts, **claim, "parts": parts}
 
 
 def named_files(things: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:

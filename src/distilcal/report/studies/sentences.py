@@ -12,6 +12,15 @@ from distilcal.report.studies.cells import arrow, format_difference, format_valu
 from distilcal.report.verdicts import verdict_words
 from distilcal.selective import counted, in_percent
 
+IN_PLURAL = {
+    "holds": "hold",
+    "fails": "fail",
+    "no effect above δ": "with no effect above δ",
+    "undecided": "undecided",
+    "premise not met": "whose premises are not met",
+}
+ALWAYS_SAID = ("holds", "fails", "undecided")
+
 
 def reading(results: Mapping[str, Any]) -> Iterator[str]:
     """Yield the findings of a study in sentences.
@@ -28,7 +37,9 @@ def reading(results: Mapping[str, Any]) -> Iterator[str]:
     """
     claims = Counter(claim["verdict"] for claim in results["claims"])
     if claims:
-        said = [f"{claims[v]} {words}" for v, words in (("holds", "hold"), ("fails", "fail"), ("undecided", "undecided"))]
+        said = [
+            f"{claims[verdict]} {words}" for verdict, words in IN_PLURAL.items() if claims[verdict] or verdict in ALWAYS_SAID
+        ]
         yield f"Of {counted(len(results['claims']), 'claim')} of the paper, at this scale: {', '.join(said)}."
         if len(results["seeds"]) == 1:
             yield "There is one seed: a verdict is about the models that were trained, and another seed may turn it."
@@ -55,9 +66,134 @@ def reading(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"Jobs that failed: {len(results['failures']):,}; the cells that need them are marked in the tables."
 
 
-def table_notes(
-    results: Mapping[str, Any], table: Mapping[str, Any], *, paper: str = "in parentheses", stand_ins: bool = True
-) -> Iterator[str]:
+def claim_notes(claim: Mapping[str, Any]) -> list[str]:
+    """Return what a claim is measured by, in sentences: its controls, δ and premises, and what its comparisons gave.
+
+    Parameters
+    ----------
+    claim : dict
+        A claim of ``results.json``.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> claim = {"controls": ["KD from NLL"], "delta": 0.01, "premises": [], "equal": 2, "percent": True, "digits": 2}
+    >>> claim_notes({**claim, "parts": [{}, {}], "counts": {"holds": 1, "undecided": 1}})
+    ['1 hold, 1 undecided.', 'Control: KD from NLL.', 'δ = 1.00%.', '2 comparisons of the same models are left out.']
+    """
+    notes = []
+    if len(claim["parts"]) > 1:
+        counts = ", ".join(f"{count} {IN_PLURAL[verdict]}" for verdict, count in claim["counts"].items())
+        notes.append(f"{counts}.")
+    if claim["controls"]:
+        notes.append(f"{_plural('Control', claim['controls'])}: {', '.join(claim['controls'])}.")
+    if claim["delta"] is not None:
+        notes.append(f"δ = {format_value(claim, claim['delta'], unit=True)}.")
+    if claim["premises"]:
+        notes.append(f"{_plural('Premise', claim['premises'])}: {'; '.join(claim['premises'])}.")
+    if claim["equal"]:
+        is_left_out = "is" if claim["equal"] == 1 else "are"
+        notes.append(f"{counted(claim['equal'], 'comparison')} of the same models {is_left_out} left out.")
+    return notes
+
+
+def power_lines(power: Mapping[str, Any], seeds: int) -> Iterator[str]:
+    """Yield what a design could see of its claims, line by line.
+
+    Parameters
+    ----------
+    power : mapping
+        ``claims``, each with the fields of `distilcal.study.power.ClaimPower`, ``source`` and ``unread``.
+    seeds : int
+        Number of seeds.
+
+    Yields
+    ------
+    str
+        A line, without a line break.
+
+    Examples
+    --------
+    >>> claim = {"text": "KD helps.", "metric": "ece", "comparisons": 4, "rows": (800, 800), "smallest": (0.02, 0.02),
+    ...          "equivalence": 0.019, "delta": 0.01, "percent": True, "digits": 2}
+    >>> for line in power_lines({"claims": [claim], "source": "usual spreads", "unread": {}}, seeds=3):
+    ...     print(line)
+    What each claim could see with a power of 80% (spreads: usual spreads)
+      KD helps.
+        ece, 4 comparisons, 3 seeds, 800 rows: differences from 2.00%; no effect above δ = 1.00% could not be shown (from 1.90%)
+    """
+    yield f"What each claim could see with a power of 80% (spreads: {power['source']})"
+    if seeds == 1:
+        yield "  With one seed this is about the models that are trained; of other seeds it says nothing."
+    for claim in power["claims"]:
+        yield f"  {claim['text']}"
+        few, many = claim["rows"]
+        rows = f"{few:,} rows" if few == many else f"{few:,} to {many:,} rows"
+        design = f"    {claim['metric']}, {counted(claim['comparisons'], 'comparison')}, {counted(seeds, 'seed')}, {rows}"
+        if claim["smallest"] is None:
+            yield f"{design}: nothing is known of the spread of this metric"
+            continue
+        low, high = (format_value(claim, value, unit=True) for value in claim["smallest"])
+        line = f"{design}: differences from {low}" + (f" to {high}" if low != high else "")
+        if claim["delta"] is not None:
+            delta = format_value(claim, claim["delta"], unit=True)
+            can = "could" if claim["equivalence"] <= claim["delta"] else "could not"
+            line += f"; no effect above δ = {delta} {can} be shown"
+            if can == "could not":
+                line += f" (from {format_value(claim, claim['equivalence'], unit=True)})"
+        yield line
+    for task, error in power["unread"].items():
+        yield f"  note: {task}: the size of its test set is assumed: {error}"
+
+
+def part_verdict(part: Mapping[str, Any]) -> str:
+    """Return the verdict on a comparison of a claim, with the premises that are not met.
+
+    Parameters
+    ----------
+    part : dict
+        A part of a claim of ``results.json``.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> part_verdict({"verdict": "premise not met", "unmet": ["both are the same model here"]})
+    'premise not met: both are the same model here'
+    """
+    return f"{part['verdict']}: {'; '.join(part['unmet'])}" if part["unmet"] else str(part["verdict"])
+
+
+def part_name(part: Mapping[str, Any]) -> str:
+    """Return what a comparison of a claim compares, marked if the other method is a control.
+
+    Parameters
+    ----------
+    part : dict
+        A part of a claim of ``results.json``.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> part_name({"what": "KD below NLL, CIFAR-10", "control": True})
+    'KD below NLL, CIFAR-10 (control)'
+    """
+    return f"{part['what']} (control)" if part["control"] else str(part["what"])
+
+
+def _plural(noun: str, things: Sequence[Any]) -> str:
+    return noun if len(things) == 1 else f"{noun}s"
+
+
+def table_notes(results: Mapping[str, Any], table: Mapping[str, Any], *, paper: str = "in parentheses") -> Iterator[str]:
     """Yield what a reader must know of a table: its note, how to read a cell, and what replaces the paper's data.
 
     Parameters
@@ -68,8 +204,6 @@ def table_notes(
         One of its tables.
     paper : str
         Where a cell shows the paper's figure.
-    stand_ins : bool
-        Whether to add a sentence for each row or column whose data replace the paper's.
 
     Yields
     ------
@@ -96,9 +230,12 @@ def table_notes(
         )
     if any(cell["failed"] and cell["mean"] is not None for cell in cells):
         yield "†: some of its runs failed."
+    names_by_text: dict[str, list[str]] = {}  # one note for a table, not one for each of its rows
     for name, here in (*with_stand_ins(table["columns"], table["here"]), *with_stand_ins(table["rows"], table["row_here"])):
-        if here and stand_ins:
-            yield as_sentence(f"{name}: {here}")
+        if here:
+            names_by_text.setdefault(here, []).append(name)
+    if names_by_text:
+        yield as_sentence("; ".join(f"{', '.join(dict.fromkeys(names))}: {here}" for here, names in names_by_text.items()))
 
 
 def cell_lines(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[str]:
@@ -158,13 +295,18 @@ def chart_notes(results: Mapping[str, Any], chart: Mapping[str, Any]) -> str:
     """
     kind = chart["kind"]
     notes = [as_sentence(chart["note"])] if chart["note"] else []
-    if kind != "map" and any(len(p) > 3 for s in chart["series"] for p in s["points"]):
-        many = kind == "line" and all(len(s["points"]) >= BAND for s in chart["series"])
-        notes.append(f"{'Bands' if many else 'Bars'}: {in_percent(results['level'])} intervals.")
+    longest = max((len(p) for s in chart["series"] for p in s["points"]), default=0)
+    if kind == "scatter" and longest > 5:
+        notes.append("Crosses: the mean over seeds and one standard deviation, both ways.")
+    elif kind != "map" and longest > 3:
+        shape = "Whiskers" if kind == "bars" else "Bars"
+        if kind == "line" and all(len(s["points"]) >= BAND for s in chart["series"]):
+            shape = "Bands"
+        notes.append(f"{shape}: {in_percent(results['level'])} intervals.")
     if kind == "reliability":
         notes.append("Below the dashed line: overconfident. Marks grow with the rows of their bin.")
     if kind == "projection":
-        notes.append("The axes have no meaning of their own; one unit is as long both ways.")
+        notes.append("The axes have no meaning of their own; one unit is as long both ways. Stars: means of the classes.")
     if kind == "map":
         notes.append("Marks: correctness to the nearest 0.2; 0 and 1 are exact. No example can lie beyond the thin line.")
     if max((len(s["points"]) for s in chart["series"]), default=0) > MOST_POINTS:

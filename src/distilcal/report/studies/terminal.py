@@ -23,13 +23,22 @@ from distilcal.report.studies.cells import (
     paper_text,
 )
 from distilcal.report.studies.results import PAGE, read_results
-from distilcal.report.studies.sentences import format_duration, reading, table_notes, work_text
+from distilcal.report.studies.sentences import claim_notes, format_duration, part_name, reading, table_notes, work_text
 
-STYLES = {"holds": "green", "fails": "red", "undecided": "yellow", "better": "bold green", "worse": "red", "differs": ""}
+STYLES = {
+    "holds": "green",
+    "fails": "red",
+    "no effect above δ": "cyan",
+    "undecided": "yellow",
+    "premise not met": "dim",
+    "better": "bold green",
+    "worse": "red",
+    "differs": "",
+}
 
 
-def show_study(folder: Path, console: Console | None = None) -> None:
-    """Print the results of a study: tables, claims, failed jobs and where the page is.
+def show_study(folder: Path, console: Console | None = None, *, tables: bool = False) -> None:
+    """Print a summary of a study: what its tables hold and where they are, claims, failed jobs and where the page is.
 
     Parameters
     ----------
@@ -37,6 +46,8 @@ def show_study(folder: Path, console: Console | None = None) -> None:
         The folder of the study, with its ``results.json``.
     console : rich.console.Console, optional
         Where to print; standard output by default.
+    tables : bool
+        Whether to print the tables themselves.
 
     Raises
     ------
@@ -47,7 +58,10 @@ def show_study(folder: Path, console: Console | None = None) -> None:
     if console is None:
         console = build_console()
     width = prose_width(console)
-    _print_tables(console, results)
+    if tables:
+        _print_tables(console, results)
+    else:
+        _print_summary(console, results, folder)
     _print_claims(console, results["claims"])
     if results["failures"]:
         console.print(Text("\nWhat failed", style="bold red"))
@@ -59,6 +73,23 @@ def show_study(folder: Path, console: Console | None = None) -> None:
     work = f"{work_text(results)}, in {format_duration(results['seconds'])}"
     page = f"; the page is {folder / PAGE}" if (folder / PAGE).exists() else ""
     console.print(Text(f"{results['name']}, scale {results['scale']}: {work}{page}"), soft_wrap=True)
+
+
+def _print_summary(console: Console, results: Mapping[str, Any], folder: Path) -> None:
+    """Print a line for each table: its cells, and how many are better or worse than what they are compared with."""
+    summary = Table(title=Text(results["title"] or results["name"]), title_justify="left")
+    for heading in ("table", "cells", "better", "worse"):
+        summary.add_column(heading, justify="left" if heading == "table" else "right", no_wrap=heading != "table")
+    for table in results["tables"]:
+        cells = [cell for row in table["cells"] for cell in row if cell]
+        states = [comparison_state(cell) for cell in cells]
+        filled = sum(cell["mean"] is not None for cell in cells)
+        count = f"{filled:,}" if filled == len(cells) else f"{filled:,} of {len(cells):,}"
+        title = f"{table['name']}: {table['title']}" if table["title"] else table["name"]
+        summary.add_row(Text(title), count, *(str(states.count(state) or "–") for state in ("better", "worse")))
+    console.print(summary)
+    console.print(Text(f"The tables are in {folder / 'tables'}.", style="dim"), soft_wrap=True)
+    console.print()
 
 
 def _print_tables(console: Console, results: Mapping[str, Any]) -> None:
@@ -83,11 +114,13 @@ def _print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None
         need = f" ({claim['need']})" if claim["need"] else ""
         sign = (f"{SIGNS[verdict]} {verdict}", f"bold {STYLES[verdict]}")
         _print_indented(console, Text.assemble(sign, f"  {claim['text']}{need}"))
+        if claim_notes(claim):
+            _print_indented(console, Text(" ".join(claim_notes(claim)), style="dim"), indent=4)
         if verdict == "holds":
             continue
         for part in claim["parts"]:
-            difference = format_difference(part, part)
-            _print_indented(console, Text(f"{SIGNS[part['verdict']]} {part['what']}: {difference}", style="dim"), indent=6)
+            found = "; ".join(part["unmet"]) or format_difference(part, part)
+            _print_indented(console, Text(f"{SIGNS[part['verdict']]} {part_name(part)}: {found}", style="dim"), indent=6)
 
 
 def _print_indented(console: Console, line: Text, indent: int = 2) -> None:
