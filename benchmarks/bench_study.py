@@ -1,4 +1,4 @@
-"""What studies cost beside training: expanding P003's full grid, and the scheduler's own work for each stage.
+"""What studies cost beside training: expanding the full grid of kd-or-smoothing, and the scheduler's own work for each stage.
 
 python benchmarks/bench_study.py
 """
@@ -39,11 +39,11 @@ class AtOnce:
 
 
 def main() -> None:
-    load_study("p003", "full")  # imports and types are looked up once
+    load_study("kd-or-smoothing", "full")  # imports and types are looked up once
     start_time = time.perf_counter()
-    graph = expand(load_study("p003", "full"))
+    graph = expand(load_study("kd-or-smoothing", "full"))
     expanded = time.perf_counter() - start_time
-    print(f"expand P003, full: {graph.points:,} points, {len(graph.jobs):,} stages, {len(graph.cells)} cells: {expanded:.2f} s")
+    print(f"full grid: {graph.points:,} points, {len(graph.jobs):,} stages, {len(graph.cells)} cells: {expanded:.2f} s")
     with tempfile.TemporaryDirectory() as folder:
         start_time = time.perf_counter()
         outcome = run_graph(graph, AtOnce(), Path(folder), lambda id_: None)

@@ -407,6 +407,28 @@ def memory(sizes: Sizes) -> list[Row]:
     return rows
 
 
+def negatives(sizes: Sizes) -> list[Row]:
+    """CRD's negatives for a batch at the size of its paper, beside the call of torch that draws by the same law."""
+    from distilcal.losses import ContrastiveDistillation
+
+    examples, count = (2000, 512) if sizes == QUICK else (45_000, 16_384)
+    labels = torch.arange(examples) % 100
+    loss = ContrastiveDistillation(64, 64, labels, negatives=count)
+    ids = torch.arange(64) * (examples // 64)
+
+    def seconds(draw: Callable[[], Tensor]) -> float:
+        start = time.process_time()  # of one thread, whatever else the machine does
+        draw()
+        return time.process_time() - start
+
+    def by_torch() -> Tensor:
+        return torch.multinomial((labels != labels[ids, None]).float(), count)
+
+    found = take_turns({"ours": lambda: seconds(lambda: loss.draw(ids)), "torch": lambda: seconds(by_torch)}, 2 * sizes.rounds)
+    question = f"CRD: 64 × {count:,} negatives of {examples:,} without replacement, / torch.multinomial"
+    return [compared(question, found["ours"], found["torch"], 0.15, "CPU time")]
+
+
 def peak(name: str, side: str, sizes: Sizes) -> int:
     """Bytes this process held at most. Not ru_maxrss: that of a child starts at what its parent held."""
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
@@ -424,6 +446,7 @@ QUESTIONS: dict[str, Callable[[Sizes], list[Row]]] = {
     "peers-minilm": peers_sentences,
     "padding": padding,
     "memory": memory,
+    "negatives": negatives,
 }
 
 

@@ -28,7 +28,7 @@ PLACES = {  # file of the repository → page of the site
     "results/README.md": "results/index.md",
     "benchmarks/README.md": "results/speed.md",
     "examples/llm_teacher.md": "guides/llm_teacher.md",
-    **{f"results/{folder.name}/results.md": f"results/{folder.name}.md" for folder in sorted((ROOT / "results").glob("p0*"))},
+    **{f"results/{folder.name}/results.md": f"results/{folder.name}.md" for folder in sorted((ROOT / "results").glob("*/"))},
 }
 COPIED = ("results/*/figures/*.svg", "results/*/tables/*.csv", "results/*/tables/*.tex", "examples/*.py")
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
@@ -80,7 +80,7 @@ def _place_of(source: str) -> tuple[str | None, str]:
     """Return the page (and the anchor on it) that shows a file of the repository, or None."""
     if source in PLACES:
         return PLACES[source], ""
-    table = re.fullmatch(r"results/(p\d+)/tables/([\w-]+)\.md", source)
+    table = re.fullmatch(r"results/([\w-]+)/tables/([\w-]+)\.md", source)
     if table:
         return f"results/{table.group(1)}.md", f"#{table.group(2)}"
     if source.startswith("docs/"):
