@@ -33,6 +33,7 @@ ORDER = [
     "views",
     "training",
     "pipeline",
+    "integrity",
     "export",
     "inference.teachers",
     "study",
