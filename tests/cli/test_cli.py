@@ -320,3 +320,9 @@ def test_the_threshold_is_watched_out_of_domain(folder):
     assert "it does not hold" in text
     assert "Do not use the threshold on noisy as it is" in text
     assert "of those right" in text
+
+
+def test_an_accuracy_of_one_is_promised_by_nothing(folder):
+    done = run("eval", folder / "test.npz", "--calib", folder / "dev.npz", "--accuracy", 1, *FAST)
+    assert done.exit_code == 0, done.output
+    assert "No threshold can promise 100% accuracy" in " ".join(done.output.split())

@@ -54,7 +54,7 @@ def test_numbers_are_finite(path, value):
     ("path", "value", "words"),
     [
         ("accuracy", 0.0, "accuracy = 0.0, expected a number above 0"),
-        ("accuracy", 1.5, "accuracy = 1.5, expected a number below 1"),
+        ("accuracy", 1.5, "accuracy = 1.5, expected at most 1"),
         ("accuracy", "0.9", "accuracy = '0.9', expected a number"),
         ("seed", 2**40, "expected at most 4,294,967,295"),
         ("seed", 10**400, "seed = an integer of more than 30 digits"),

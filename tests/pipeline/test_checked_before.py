@@ -192,7 +192,7 @@ def test_an_empty_folder_stays_empty_after_a_refusal(tmp_path):
         ({"progress": "yes"}, "progress: expected true, false or a callable"),
         ({"text": 3}, "text: expected the name of a column, got 3"),
         ({"accuracy": "0.9"}, "accuracy = '0.9', expected a number"),
-        ({"accuracy": 1.5}, "accuracy = 1.5, expected a number below 1"),
+        ({"accuracy": 1.5}, "accuracy = 1.5, expected at most 1"),
         ({"accuracy": float("nan")}, "accuracy = nan, expected a finite number"),
         ({"lr": float("inf")}, "lr = inf, expected a finite number"),
         ({"lr": "fast"}, "lr = 'fast', expected a number"),

@@ -8,7 +8,7 @@ from samples import make, make_tied
 from scipy import stats
 
 from distilcal import InputError, Predictions
-from distilcal.selective import aurc, excess_aurc, risk_coverage, threshold
+from distilcal.selective import aurc, excess_aurc, output_threshold, risk_coverage, threshold, to_label
 
 
 def test_curve_by_hand():
@@ -93,3 +93,18 @@ def test_bad_targets_are_refused(predictions):
     for bad in ({"accuracy": 95}, {"confidence": 1.0}, {"accuracy": 0}):
         with pytest.raises(InputError):
             threshold(predictions, **bad)
+
+
+def test_no_number_of_rows_can_promise_an_accuracy_of_one():
+    perfect = Predictions.from_confidences(np.linspace(0.6, 0.99, 500), np.ones(500))
+    for found in (threshold(perfect, accuracy=1.0), output_threshold(perfect, accuracy=1)):
+        assert not found.reached
+        assert found.coverage == 0
+        assert "promise" in found.message
+        assert "100%" in found.message
+        assert "a mistake may still come" in found.message
+        assert "inf" not in found.message
+    almost = threshold(perfect, accuracy=0.98)
+    assert almost.reached
+    with pytest.raises(InputError, match="no number of labels can promise 100% accuracy"):
+        to_label(perfect, 100, accuracy=1)

@@ -53,6 +53,12 @@ def test_a_request_may_name_its_accuracy(url):
     assert content["predictions"][0]["hand_over"] is False
 
 
+def test_nothing_is_accepted_with_an_accuracy_of_one(url):
+    status, _, content = post(f"{url}/predict", {"texts": ["abcdefghijkl"], "accuracy": 1})
+    assert (status, content["accuracy"], content["threshold"]) == (200, 1, None)
+    assert content["predictions"][0]["hand_over"] is True
+
+
 def test_texts_stay_as_they_are(url):
     status, _, content = post(f"{url}/predict", {"texts": ["\0\x1b[2J", "ümläüts", "", "</script>", "日本語日本語日本語"]})
     assert status == 200

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distilcal.cli.console import echo, echo_json
-from distilcal.cli.options import FILE
+from distilcal.cli.options import ACCURACY, FILE
 from distilcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.argument("teacher", type=FILE)
 @click.option("--calib", type=FILE, nargs=2, required=True, metavar="STUDENT_DEV TEACHER_DEV",
               help="Predictions of both on a development split: temperatures and thresholds are chosen on these.")  # fmt: skip
-@click.option("--accuracy", type=SHARE, default=0.95, show_default=True, help="Accuracy of kept rows, and of the whole output.")
+@click.option(
+    "--accuracy", type=ACCURACY, default=0.95, show_default=True, help="Accuracy of kept rows, and of the whole output."
+)
 @click.option("--max-loss", type=SHARE, default=0.005, show_default=True, help="Accuracy that may be lost to the teacher.")
 @click.option("--confidence", type=SHARE, default=0.95, show_default=True, help="How sure to be of each promise.")
 @click.option("--cost", metavar="student=A,teacher=B", help="Cost of each per row, in any unit, such as student=1,teacher=40.")

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from distilcal.cli.console import echo, echo_json, share_bar
-from distilcal.cli.options import FILE
+from distilcal.cli.options import ACCURACY, FILE
 from distilcal.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ METHODS = ("temperature", "vector", "matrix", "dirichlet", "isotonic", "histogra
 @click.option(
     "--closed", type=click.Choice(["right", "left"]), default="right", show_default=True, help="Closed side of a bin."
 )
-@click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
+@click.option("--accuracy", type=ACCURACY, default=0.95, show_default=True,
               help="Accuracy required above the threshold.")  # fmt: skip
 @click.option("--confidence", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
               help="How sure to be of that accuracy.")  # fmt: skip

@@ -10,6 +10,7 @@ from distilcal.api import STORE
 
 FILE = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path)
+ACCURACY = click.FloatRange(0, 1, min_open=True)
 store_option = click.option("--store", type=FOLDER, envvar="DISTILCAL_STORE", default=STORE, show_default=True,
                             help="Where trained stages and cached outputs are kept.")  # fmt: skip
 set_option = click.option(

@@ -9,7 +9,7 @@ import click
 
 from distilcal.cli.cascade import parse_costs
 from distilcal.cli.console import counting_bar, echo, let_threads_sleep, plain_warnings
-from distilcal.cli.options import FILE, keep_formulas_option
+from distilcal.cli.options import ACCURACY, FILE, keep_formulas_option
 
 if TYPE_CHECKING:
     from distilcal.inference import PredictedFile
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--pair", default="", help="Column of second texts.")
 @click.option("--choices", default="", help="Columns of choices, as a,b,c, or one that holds lists; --text is then the prompt.")
 @click.option("--id", "id_column", default="", help="Column of ids.")
-@click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+@click.option("--accuracy", type=ACCURACY,
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
 @click.option("--threshold", "confidence", type=click.FloatRange(0, 1),
               help="Lowest confidence of these answers, in place of an accuracy.")  # fmt: skip

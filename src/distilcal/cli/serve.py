@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from distilcal.cli.console import echo, let_threads_sleep, plain_warnings
+from distilcal.cli.options import ACCURACY
 
 
 @click.command("serve")
@@ -14,7 +15,7 @@ from distilcal.cli.console import echo, let_threads_sleep, plain_warnings
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all of this machine's.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--stage", default="", help="Which model of a run.  [default: its student]")
-@click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+@click.option("--accuracy", type=ACCURACY,
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
 @click.option("--threshold", "confidence", type=click.FloatRange(0, 1),
               help="Lowest confidence of these answers, in place of an accuracy.")  # fmt: skip

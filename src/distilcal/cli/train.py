@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distilcal.cli.console import echo, is_main_process, let_threads_sleep, log_to_console, plain_warnings
-from distilcal.cli.options import FOLDER, dry_option, set_option, store_option, track_option
+from distilcal.cli.options import ACCURACY, FOLDER, dry_option, set_option, store_option, track_option
 
 if TYPE_CHECKING:
     from distilcal.config.schema import Recipe
@@ -74,7 +74,7 @@ def run_command(
 @click.option("--labelled-share", type=click.FloatRange(0, 1, min_open=True),
               help="Share of labelled examples in the student's batches.  [default: as in the data]")  # fmt: skip
 @click.option("--max-length", type=click.IntRange(8), default=256, show_default=True, help="Tokens of a text.")
-@click.option("--accuracy", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
+@click.option("--accuracy", type=ACCURACY, default=0.95, show_default=True,
               help="Accuracy required of the answers that are not handed over to a human.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option(

@@ -200,6 +200,11 @@ class TrainSettings(FiniteSettings):
     )
     gamma: float = Field(default=0.1, gt=0, description="Factor of the learning rate at each milestone.")
     clip: float = Field(default=1.0, ge=0, description="Largest norm of the gradient; 0: not clipped.")
+    freeze_embeddings: bool = Field(
+        default=False,
+        description="Keep the word embeddings of a text encoder as they are. They are half of the weights of a small encoder, and "
+        "on a CPU their gradient and update are up to half of a step.",
+    )
     accumulate: int = Field(
         default=1,
         ge=1,
@@ -508,7 +513,7 @@ class Recipe(FiniteSettings):
     data: DataSettings = Field(default=DataSettings(), description="The data.")
     stages: dict[Name, StageSettings] = Field(default_factory=dict, description="The models by name.")
     accuracy: float = Field(
-        default=0.95, gt=0, lt=1, description="Target accuracy among the answers that are not handed over to a human."
+        default=0.95, gt=0, le=1, description="Target accuracy among the answers that are not handed over to a human."
     )
     train_predictions: bool = Field(default=False, description="Also save each model's predictions on the training data.")
     baseline: bool | None = Field(

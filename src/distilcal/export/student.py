@@ -300,7 +300,7 @@ def _load_saved(folder: Path) -> TorchStudent:
     card = read_card(folder)
     record, source = card.get("calibration"), str(folder / CARD)
     required_accuracy = card.get("required_accuracy", TorchStudent.required_accuracy)
-    if not isinstance(required_accuracy, int | float) or not 0 < required_accuracy < 1:
+    if not isinstance(required_accuracy, int | float) or not 0 < required_accuracy <= 1:
         raise InputError(f"required_accuracy is {required_accuracy!r:.40}", source=source, remedy="save the student again")
     calibrator, folded = None, None
     if record is not None:

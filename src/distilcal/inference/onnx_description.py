@@ -153,7 +153,7 @@ def _is_valid(description: OnnxDescription) -> bool:
         and (tokenizer is None or _is_valid_tokenizer(tokenizer))
         and (calibration is None or (isinstance(calibration, dict) and isinstance(calibration.get("kind"), str)))
         and isinstance(description.required_accuracy, int | float)
-        and 0 < description.required_accuracy < 1
+        and 0 < description.required_accuracy <= 1
         and isinstance(description.versions, dict)
         and _is_integer(description.format)
         and description.format == FORMAT

@@ -104,7 +104,7 @@ class DistillSettings(FiniteSettings):
     )
     max_length: int = Field(default=256, ge=8, le=LONGEST_TEXT, description="Tokens after which a text is cut off.")
     accuracy: float = Field(
-        default=0.95, gt=0, lt=1, description="Target accuracy among the answers that are not handed over to a human."
+        default=0.95, gt=0, le=1, description="Target accuracy among the answers that are not handed over to a human."
     )
     seed: int = Field(default=0, ge=0, le=LARGEST_SEED, description="Seed of the models and of the order of the data.")
     alone: bool = Field(default=True, description="Also train the student without its teacher, to compare.")

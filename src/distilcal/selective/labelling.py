@@ -18,7 +18,14 @@ from distilcal.metrics import binomial_interval
 from distilcal.predictions import FloatArray, IntArray, Predictions
 from distilcal.selective.curves import risk_coverage
 from distilcal.selective.formatting import counted, in_percent
-from distilcal.selective.thresholds import Threshold, chance_of_so_many_correct, check_share, furthest_pass
+from distilcal.selective.thresholds import (
+    Threshold,
+    chance_of_so_many_correct,
+    check_accuracy,
+    check_share,
+    fewest_rows,
+    furthest_pass,
+)
 
 SLICE_SUCCESS = 0.3  # probability that the whole slice passes, if confidences are accuracies; parts of it pass more easily
 START_SIZES = 40  # numbers of labelled rows among which the start of the search is chosen
@@ -105,10 +112,12 @@ def to_label(predictions: Predictions, n: int, accuracy: float = 0.95, confidenc
     >>> limit.reached, round(limit.coverage, 2)
     (True, 0.31)
     """
-    check_share("accuracy", accuracy)
+    check_accuracy(accuracy)
     check_share("confidence", confidence)
     error = 1 - confidence
-    fewest = math.ceil(math.log(error) / math.log(accuracy))
+    if accuracy == 1:
+        raise InputError("no number of labels can promise 100% accuracy, even if all are right", remedy="ask for less")
+    fewest = fewest_rows(accuracy, error)
     if n < fewest:
         raise InputError(
             f"{counted(n, 'label')} cannot promise {in_percent(accuracy)} accuracy with {in_percent(confidence)} confidence, "

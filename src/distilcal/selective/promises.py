@@ -19,7 +19,7 @@ from distilcal.predictions import IntArray, Predictions, join
 from distilcal.selective.bounds import loss_p_value, paired_rate_interval
 from distilcal.selective.curves import risk_coverage
 from distilcal.selective.formatting import counted, in_percent
-from distilcal.selective.thresholds import Threshold, check_share
+from distilcal.selective.thresholds import NO_PROOF, Threshold, check_accuracy, check_share, fewest_rows
 
 Promise = Literal["accepted", "output", "loss"]
 NUISANCE_SHARE = 0.01  # share of the error probability that is spent on the unknown rate of gains
@@ -140,7 +140,7 @@ def output_threshold(student: Predictions, accuracy: float = 0.95, confidence: f
     student : Predictions
         The rows on which the threshold is chosen.
     accuracy : float
-        The accuracy that the whole output should have, between 0 and 1.
+        The accuracy that the whole output should have, in (0, 1]; no number of rows can promise exactly 1.
     confidence : float
         The probability with which the promise holds, between 0 and 1.
 
@@ -156,7 +156,7 @@ def output_threshold(student: Predictions, accuracy: float = 0.95, confidence: f
     >>> limit.reached, 0.5 < limit.coverage < 0.63  # 0.63 is the most that has 10 % of the output wrong
     (True, True)
     """
-    check_share("accuracy", accuracy)
+    check_accuracy(accuracy)
     check_share("confidence", confidence)
     from scipy.special import betainc
 
@@ -168,8 +168,10 @@ def output_threshold(student: Predictions, accuracy: float = 0.95, confidence: f
     passes &= wrong < n
     kept = int(passes.sum())  # it can only turn from true to false
     if not kept:
-        fewest = math.ceil(math.log(1 - confidence) / math.log(accuracy))
-        reason = f"even without a mistake that takes {counted(fewest)}"
+        fewest = fewest_rows(accuracy, 1 - confidence)
+        reason = NO_PROOF
+        if accuracy < 1:
+            reason = f"even without a mistake that takes {counted(int(fewest))}"
         if n >= fewest:
             reason = f"{counted(int(wrong[0]))} of its most confident {curve.accepted[0]:,} are wrong"
         return _do_not(

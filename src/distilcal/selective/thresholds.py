@@ -17,6 +17,7 @@ from distilcal.selective.curves import RiskCoverage, risk_coverage
 from distilcal.selective.formatting import counted, in_percent
 
 SEARCH_STARTS = 10  # numbers of accepted rows from which the search for a threshold starts
+NO_PROOF = "however many rows are right, a mistake may still come"  # why nothing promises an accuracy of 1
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
     predictions : Predictions
         The rows on which the threshold is chosen.
     accuracy : float
-        The accuracy that accepted predictions should have, between 0 and 1.
+        The accuracy that accepted predictions should have, in (0, 1]; no number of rows can promise exactly 1.
     confidence : float
         The probability with which the promise holds, between 0 and 1.
 
@@ -113,14 +114,14 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
     >>> limit.reached, 0.75 < limit.confidence < 0.9
     (True, True)
     """
-    check_share("accuracy", accuracy)
+    check_accuracy(accuracy)
     check_share("confidence", confidence)
     curve = risk_coverage(predictions)
     n = len(predictions)
     correct = np.rint(curve.accepted * (1 - curve.risk))
     error_share = (1 - confidence) / SEARCH_STARTS
     chances = chance_of_so_many_correct(correct, curve.accepted, accuracy)
-    fewest = int(np.ceil(np.log(error_share) / np.log(accuracy)))  # all of so many must be correct
+    fewest = fewest_rows(accuracy, error_share)
     start_sizes = np.geomspace(min(fewest, n), n, SEARCH_STARTS) - 1e-9
     starts = np.searchsorted(curve.accepted, start_sizes).clip(max=len(chances) - 1)
     last, _ = furthest_pass(chances, starts, np.full(SEARCH_STARTS, error_share))
@@ -131,7 +132,9 @@ def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: floa
     low, _ = binomial_interval(correct[starts], curve.accepted[starts].astype(np.float64), level)
     best = int(np.argmax(low))
     if n < fewest:
-        reason = f"even without a mistake that takes {fewest:,} accepted rows"
+        reason = NO_PROOF
+        if accuracy < 1:
+            reason = f"even without a mistake that takes {fewest:,} accepted rows"
     else:
         best_coverage = curve.coverage[starts[best]]
         reason = f"the best that can be promised is {low[best]:.1%}, on the most confident {best_coverage:.1%}"
@@ -182,6 +185,41 @@ def check_share(name: str, value: float) -> None:
     """
     if not 0 < value < 1:
         raise InputError(f"{name} {value} is not between 0 and 1", remedy="give a fraction such as 0.95")
+
+
+def check_accuracy(value: float) -> None:
+    """Raise an InputError unless an accuracy that somebody requires is above 0 and at most 1.
+
+    Parameters
+    ----------
+    value : float
+        The accuracy.
+    """
+    if not 0 < value <= 1:
+        raise InputError(f"accuracy {value} is not between 0 and 1", remedy="give a fraction such as 0.95")
+
+
+def fewest_rows(accuracy: float, error: float) -> float:
+    """Compute how many rows, all of them correct, it takes to promise an accuracy.
+
+    Parameters
+    ----------
+    accuracy : float
+        The accuracy, in (0, 1].
+    error : float
+        The error probability that the promise may have.
+
+    Returns
+    -------
+    int or float
+        The number; infinity for an accuracy of 1, of which no number of rows can be proof.
+
+    Examples
+    --------
+    >>> fewest_rows(0.95, 0.05), fewest_rows(1, 0.05)
+    (59, inf)
+    """
+    return math.inf if accuracy == 1 else math.ceil(math.log(error) / math.log(accuracy))
 
 
 def chance_of_so_many_correct(correct: ArrayLike, accepted: ArrayLike, accuracy: float) -> FloatArray:

@@ -134,7 +134,7 @@ def request_model(input_kind: str, max_batch: int) -> type[BaseModel]:
     ['a fine film']
     """
     examples = Field(description=f"Each {EXPECTED[input_kind]}.", min_length=1, max_length=max_batch)
-    accuracy = Field(default=None, gt=0, lt=1, description="Required accuracy of the answers that are not handed over.")
+    accuracy = Field(default=None, gt=0, le=1, description="Required accuracy of the answers that are not handed over.")
     defer = Field(
         default=None,
         description="Whether others answer where the confidence is too low: the teacher, or a human, for whom the label is "
