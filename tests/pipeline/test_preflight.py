@@ -78,6 +78,7 @@ def test_a_recipe_that_fits_its_data_passes(encoder):
         (images, "resnet9", {}, "resnet9"),
         (texts, "./nowhere", {}, "./nowhere: there is no such folder"),
         (vectors, "linear", {"map": "./nowhere"}, "nowhere"),
+        (images, "resnet8", {"train": {"freeze_embeddings": True}}, "stages.s.train: freeze_embeddings is for text encoders"),
     ],
 )
 def test_what_the_data_rule_out_is_refused(data, model, stage, words):
@@ -100,6 +101,13 @@ def test_what_the_encoder_rules_out_is_refused(encoder, model, view, words):
     with pytest.raises(InputError) as caught:
         check_recipe(recipe({"name": encoder, **model}, terms=[PLAIN, MIXED], views={"mixed": view}), splits_of(texts))
     assert words in str(caught.value)
+
+
+def test_a_frozen_encoder_has_no_embeddings_to_freeze(encoder):
+    trained = {"train": {"freeze_embeddings": True}}
+    check_recipe(recipe({"name": encoder}, **trained), splits_of(texts))
+    with pytest.raises(InputError, match=r"stages\.s\.train: freeze_embeddings is for text encoders that are trained"):
+        check_recipe(recipe({"name": encoder, "frozen": True}, **trained), splits_of(texts))
 
 
 def test_a_network_that_starts_from_another_has_its_layers(encoder):

@@ -104,6 +104,19 @@ def test_a_live_teacher_must_read_what_the_student_reads(tmp_path):
         fit(short, reviews(), reviews(30, 1), [build_term("kd")], TrainSettings(epochs=1), live_teacher=long)
 
 
+def test_frozen_embeddings_stay_and_everything_else_learns(tmp_path):
+    save_model(tmp_path / "m", head=False)
+    settings = TrainSettings(epochs=1, lr=0.01, freeze_embeddings=True, choose="last")
+    classifier = build_classifier(ModelSettings(name=str(tmp_path / "m")), reviews())
+    before = {name: value.clone() for name, value in classifier.network.state_dict().items()}
+    fit(classifier, reviews(), reviews(30, 1), [build_term("cross_entropy")], settings)
+    unchanged = [name for name, value in classifier.network.state_dict().items() if torch.equal(value, before[name])]
+    assert [name for name in unchanged if "position_ids" not in name] == ["model.bert.embeddings.word_embeddings.weight"]
+    assert all(parameter.requires_grad for parameter in classifier.network.parameters())  # for the next training
+    with pytest.raises(InputError, match="freeze_embeddings is for text encoders"):
+        fit(student(), TRAIN, DEV, [build_term("cross_entropy")], settings)
+
+
 def test_text_is_learned_and_distilled(tmp_path):
     save_model(tmp_path / "m", head=False)
     train, dev = reviews(300, 0), reviews(100, 1)

@@ -39,7 +39,7 @@ class TextNetwork(Network):
 
     def embed(self, inputs: Tensors) -> Tensor:
         """Return the input embeddings of the tokens (N, L, D)."""
-        embedded: Tensor = self.model.get_input_embeddings()(inputs["input_ids"])
+        embedded: Tensor = self.word_embeddings(inputs["input_ids"])
         return embedded
 
     def encode(self, embedded: Tensor, inputs: Tensors) -> Tensor:
@@ -50,6 +50,12 @@ class TextNetwork(Network):
         """Return logits (N, K); for multiple choice one logit per choice."""
         logits: Tensor = self.output(features)
         return logits.squeeze(-1) if features.dim() == 3 else logits
+
+    @property
+    def word_embeddings(self) -> nn.Module:
+        """The table of the input embeddings."""
+        table: nn.Module = self.model.get_input_embeddings()
+        return table
 
     @property
     def output(self) -> nn.Linear:

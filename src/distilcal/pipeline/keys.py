@@ -68,6 +68,8 @@ def _settings_in_key(stage: StageSettings, *, model_is_files: bool, partly_label
         settings.pop("record_features")
     if not partly_labelled:
         settings["train"].pop("labelled_share", None)
+    if not stage.train.freeze_embeddings:  # as before there was this setting: old keys stay valid
+        settings["train"].pop("freeze_embeddings")
     if not stage.terms:  # nothing is chosen; the default when such models were first stored
         settings["train"]["choose"] = "nll"
     model = settings["model"]

@@ -377,6 +377,8 @@ def check_network(stage: StageToCheck) -> None:
         If there is no such network, or it has fewer layers.
     """
     model = stage.settings.model
+    if stage.settings.train.freeze_embeddings and (stage.network.frozen or not stage.has_texts):
+        raise InputError(f"{stage.path}.train: freeze_embeddings is for text encoders that are trained", remedy="leave it out")
     if not model.name:
         return
     if isinstance(stage.train.inputs, Images):

@@ -22,6 +22,7 @@ from distilcal.errors import TrainingError
 from distilcal.metrics import METRICS
 from distilcal.models.classifier import Classifier
 from distilcal.models.inputs import Batches, run_network
+from distilcal.models.text import TextNetwork
 from distilcal.predictions import Predictions
 from distilcal.training.batches import BatchSource
 from distilcal.training.checkpoint import Checkpoint
@@ -205,6 +206,9 @@ def fit(
     accelerator = build_accelerator(settings.precision, head_unused=not any("logits" in term.inputs for term in terms))
     train_batches = classifier.inputs.prepare(train, store)
     dev_batches = classifier.inputs.prepare(setup.dev, store)
+    if settings.freeze_embeddings:
+        assert isinstance(classifier.network, TextNetwork)
+        classifier.network.word_embeddings.requires_grad_(False)
     loss_modules: list[Any] = [term.loss.to(accelerator.device) for term in terms if isinstance(term.loss, nn.Module)]
     network = accelerator.prepare(classifier.network)
     optimizer = build_optimizer(network, [p for loss in loss_modules for p in loss.parameters()], settings)
@@ -276,6 +280,8 @@ def fit(
     best_epoch = _best_epoch(history, settings)
     checkpoint.load_best()
     classifier.network.eval()
+    if settings.freeze_embeddings:
+        classifier.network.word_embeddings.requires_grad_()
     classifier.new_head = False
     return TrainingResult(history, best_epoch, time.perf_counter() - start_time, resumed_at)
 

@@ -19,6 +19,7 @@ from distilcal.dynamics import Recorder
 from distilcal.errors import InputError
 from distilcal.io.folders import digest
 from distilcal.models.classifier import Classifier
+from distilcal.models.text import TextNetwork
 from distilcal.training.batches import same_inputs
 from distilcal.training.teacher import unknown_rows
 from distilcal.views import Batch, Term, View
@@ -77,6 +78,8 @@ def check_setup(setup: TrainingSetup) -> None:
         raise InputError(
             "a live teacher must read the same inputs as the student", remedy="use its outputs (teacher=...) instead"
         )
+    if setup.settings.freeze_embeddings and not isinstance(setup.classifier.network, TextNetwork):
+        raise InputError("freeze_embeddings is for text encoders that are trained", remedy="leave it out")
     _check_terms(setup)
     _check_rows(setup)
     if setup.recorder is not None:
@@ -169,8 +172,11 @@ def fit_key(setup: TrainingSetup) -> str:
         terms.append([term.name, term.weight, term.view, dict(term.settings), _source_code(term.loss)])
     views = [[name, _describe_view(setup.views[name])] for name in setup.view_names if name != "plain"]
     settings = setup.settings.model_dump(exclude={"min_steps"})  # the epochs that it leads to are in them
-    if setup.settings.labelled_share is None:  # as before there was this setting: states that were saved then stay valid
+    # As before there were these settings: states that were saved then stay valid.
+    if setup.settings.labelled_share is None:
         del settings["labelled_share"]
+    if not setup.settings.freeze_embeddings:
+        del settings["freeze_embeddings"]
     parts = {
         "classifier": setup.classifier.fingerprint,
         "train": setup.train.fingerprint,
