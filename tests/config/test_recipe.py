@@ -116,7 +116,7 @@ def test_files_that_are_no_recipe(tmp_path):
     (tmp_path / "bad.toml").write_text("a = = 1")
     with pytest.raises(InputError, match="not readable as TOML"):
         load_recipe(tmp_path / "bad.toml")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="this is a folder"):
         load_recipe(tmp_path)
     with pytest.raises(InputError, match="no stages"):
         Recipe()

@@ -2,17 +2,22 @@
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from distilcal import InputError, Predictions
+from distilcal.calibrate import load_calibrator
 from distilcal.cli.main import main
 from distilcal.data import read_dataset
 from distilcal.data.sources import read_unlabelled
 from distilcal.io.answers import read_answers
+from distilcal.io.atomic import read_json
 
 PREDICTIONS = "id,label,prob_a,prob_b\n1,a,0.5,0.5\n2,b,0.2,0.8\n"
 READERS = {
@@ -170,3 +175,58 @@ def test_a_command_without_arguments_shows_its_help():
     assert done.exit_code == 2
     assert "Commands:\n" in done.stderr
     assert json.dumps(done.stderr).count("\\n") > 10
+
+
+def test_a_repeated_key_is_refused(tmp_path):
+    path = tmp_path / "twice.jsonl"
+    path.write_text('{"probs": [0.5, 0.5], "label": 0}\n{"probs": [0.5, 0.5], "label": 0, "label": 1}\n')
+    with pytest.raises(InputError, match="twice.jsonl, line 2: the key 'label' comes twice"):
+        Predictions.load(path)
+    path = tmp_path / "temperature.json"
+    path.write_text('{"format": "distilcal-calibrator/1", "value": 1.0, "value": 2.0}')
+    with pytest.raises(InputError, match="temperature.json: the key 'value' comes twice"):
+        load_calibrator(path)
+    with pytest.raises(InputError, match="the key 'value' comes twice"):
+        read_json(path)
+
+
+PIPES = {
+    "eval": ("eval", "pipe.csv"),
+    "eval of arrays": ("eval", "pipe.npz"),
+    "answers": ("eval", "pipe.jsonl"),
+    "parquet": ("eval", "pipe.parquet"),
+    "recipe": ("run", "pipe.toml"),
+    "study": ("study", "pipe.toml"),
+    "student": ("predict", "pipe.onnx", "other.csv", "-o", "out.csv"),
+    "device": ("run", "/dev/zero"),
+    "folder": ("eval", "folder.csv"),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("name", PIPES)
+def test_pipes_devices_and_folders_are_no_files(tmp_path, name):
+    arguments = PIPES[name]
+    for argument in arguments:
+        if argument.startswith("pipe."):
+            os.mkfifo(tmp_path / argument)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "other.csv").write_text("text\na\n")
+    # In a process of its own: a reader that opens a pipe would wait for ever.
+    done = subprocess.run(
+        [sys.executable, "-m", "distilcal", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert ("this is a folder" if name == "folder" else "this is a pipe or a device, not a file") in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_among_pictures_is_no_picture(tmp_path):
+    pytest.importorskip("PIL")
+    (tmp_path / "cats").mkdir()
+    os.mkfifo(tmp_path / "cats" / "pipe.png")
+    code = f"from distilcal.data import read_dataset; read_dataset({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "pipe.png: this is a pipe or a device, not a file" in done.stderr

@@ -11,6 +11,7 @@ import pytest
 from samples import make
 
 from distilcal import InputError, Predictions
+from distilcal.errors import NewerFormatError
 from distilcal.io.atomic import atomic_write
 from distilcal.io.predictions import SUFFIXES, read_predictions, write_predictions
 
@@ -328,3 +329,21 @@ def test_damaged_bytes_give_predictions_or_one_clear_error(tmp_path, suffix):
         path.write_bytes(bytes(data))
         with suppress(InputError):  # anything else fails the test
             read_predictions(path)
+
+
+def test_arrays_have_a_format_and_a_newer_one_is_refused(tmp_path):
+    path = tmp_path / "test.npz"
+    predictions = Predictions.from_logits([[2.0, 0.5], [0.1, 0.9]], [0, 1])
+    predictions.save(path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    assert arrays.pop("distilcal_format") == 1
+    np.savez(path, **arrays)
+    assert np.array_equal(Predictions.load(path).logits, predictions.logits)  # as files of others are
+    np.savez(path, **arrays, distilcal_format=2)
+    with pytest.raises(NewerFormatError, match="test.npz: it is of format 2, this version of distilcal reads up to 1"):
+        Predictions.load(path)
+    for wrong in ("one", [1, 2], 0, 1.5):
+        np.savez(path, **arrays, distilcal_format=wrong)
+        with pytest.raises(InputError, match="which format"):
+            Predictions.load(path)

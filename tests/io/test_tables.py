@@ -83,7 +83,7 @@ def test_a_byte_that_is_not_utf_8_is_named_with_its_line(tmp_path, before, end):
 
 def test_a_file_that_cannot_be_opened_is_the_user_s_fault(tmp_path):
     (tmp_path / "t.csv").mkdir()
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+    with pytest.raises(InputError, match="this is a folder; give a file"):
         read_table(tmp_path / "t.csv")
     with pytest.raises(InputError, match="no such file"):
         read_table(tmp_path / "missing.csv")

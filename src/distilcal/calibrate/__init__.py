@@ -8,7 +8,6 @@ raises an error: what is fitted is chosen on dev.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,16 +186,19 @@ def _build_calibrator(head: dict[str, Any], numbers: dict[str, Any]) -> Calibrat
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    from distilcal.io.atomic import open_npz
+    from distilcal.io.atomic import open_npz, parse_json
 
     with open_npz(path) as arrays:
-        head = json.loads(str(arrays["head"]))
+        head = parse_json(str(arrays["head"]), source=str(path))
         return head, {name: arrays[name] for name in arrays if name != "head"}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The content of a file; one that was written by hand has no digest."""
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    from distilcal.io.atomic import check_input, parse_json
+
+    check_input(path, "give what Calibrator.save wrote")
+    content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"), source=str(path))
     expected = content.pop("digest", None)
     if expected is not None and expected != content_digest(content):
         raise InputError(

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from distilcal.config.base import Settings, parse_settings
 from distilcal.config.schema import Recipe, TermSettings, dependencies
 from distilcal.errors import InputError, list_names
+from distilcal.io.atomic import check_input
 
 S = TypeVar("S", bound=Settings)
 
@@ -49,10 +50,9 @@ def load_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    check_input(path, "write one with: distilcal example NAME")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("there is no such file", source=str(path), remedy="write one with: distilcal example NAME") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"not readable as TOML: {error}", source=str(path), remedy="fix the line") from None
     except RecursionError:

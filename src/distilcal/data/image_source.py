@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from distilcal.data.dataset import Dataset, Images
 from distilcal.errors import InputError, MissingDependencyError
+from distilcal.io.atomic import check_input
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -186,6 +187,7 @@ def read_picture_files(files: Sequence[Path], size: int | None = None) -> NDArra
 
 def _read_picture(file: Path, size: int | None) -> NDArray[np.uint8]:
     pillow = import_pillow()
+    check_input(file)
     try:
         with pillow.open(file) as opened:
             picture = opened.convert("RGB")

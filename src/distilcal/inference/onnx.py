@@ -29,6 +29,7 @@ from distilcal.inference.onnx_description import (
 )
 from distilcal.inference.onnx_digest import changed_file, check_digest
 from distilcal.inference.student import OnProgress, Student
+from distilcal.io.atomic import check_input
 
 PROBABILITIES, LOGITS = "probabilities", "logits"  # the outputs of a graph
 BATCH = 32  # examples of one pass
@@ -63,8 +64,7 @@ def load_onnx(path: str | Path, *, threads: int = 0) -> Student:
         If onnxruntime or tokenizers is not installed.
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError("there is no such file", source=str(path), remedy="give an .onnx that distilcal exported")
+    check_input(path, "give an .onnx that distilcal exported")
     has_digest = check_digest(path)
     session = _open_session(path, threads)
     metadata = session.get_modelmeta().custom_metadata_map

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError
+from distilcal.io.atomic import parse_json
 from distilcal.predictions import Predictions
 
 FORMAT = 1
@@ -116,7 +117,7 @@ class OnnxDescription:
         """
         damaged = InputError("its description is damaged", source=source, remedy="export it again")
         try:
-            values = json.loads(text)
+            values = parse_json(text, source=source)
             if _is_integer(values["format"]) and values["format"] > FORMAT:
                 raise InputError(
                     f"it is of format {values['format']}, this version of distilcal reads up to {FORMAT}",

@@ -26,6 +26,7 @@ from distilcal.data.dataset import Dataset, Images, Vectors
 from distilcal.errors import DistilcalError, InputError, MissingDependencyError, TeacherError, TeacherTimeoutError
 from distilcal.inference.called import CalledAnswer, match_labels, plain_inputs, unknown_classes
 from distilcal.inference.deferral import DeferralTeacher
+from distilcal.io.atomic import parse_json
 
 SECONDS = 10.0  # in which a service must have answered
 MAX_ANSWER = 16_000_000  # bytes
@@ -248,7 +249,7 @@ class RemoteService:
             except UNREACHABLE as error:
                 raise self._failure(f"it cannot be reached: {getattr(error, 'strerror', None) or error}") from None
         try:
-            parsed = json.loads(content)
+            parsed = parse_json(content)
         except (ValueError, RecursionError):
             raise self._failure(f"it answered with status {status} and no JSON") from None
         if status != 200:

@@ -6,6 +6,7 @@ import errno
 import json
 import lzma
 import os
+import stat
 import struct
 import tokenize
 import zipfile
@@ -94,6 +95,35 @@ def check_output(path: Path) -> None:
         raise InputError("the folder is not writable", source=str(path), remedy="choose another")
 
 
+def check_input(path: Path, remedy: str = "check the path") -> None:
+    """Raise an InputError unless ``path`` is a file; a pipe or a device could block, or never end.
+
+    Parameters
+    ----------
+    path : Path
+        The file that is to be read.
+    remedy : str
+        What to do if it does not exist.
+
+    Raises
+    ------
+    InputError
+        If it does not exist, cannot be reached, or is a folder, a pipe or a device.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError("there is no such file", source=str(path), remedy=remedy) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=str(path), remedy=remedy) from None
+    except ValueError:
+        raise InputError("its name holds a NUL character", source=str(path), remedy=remedy) from None
+    if stat.S_ISDIR(mode):
+        raise InputError("this is a folder", source=str(path), remedy="give a file")
+    if not stat.S_ISREG(mode):
+        raise InputError("this is a pipe or a device, not a file", source=str(path), remedy="write it to a file first")
+
+
 def refuse_same_file(inputs: Iterable[str | Path | None], outputs: Iterable[str | Path | None]) -> None:
     """Raise an InputError if an output is one of the inputs, or another output, under whatever name.
 
@@ -166,7 +196,7 @@ def read_json(path: Path) -> Any:
     Raises
     ------
     InputError
-        If the file is missing or is not JSON; the message names it.
+        If the file is missing, is not JSON or has a key twice; the message names it.
 
     Examples
     --------
@@ -176,12 +206,56 @@ def read_json(path: Path) -> Any:
     >>> read_json(path)
     {'seed': 3}
     """
+    remedy = "run the command that writes it again"
+    if path.exists():
+        check_input(path, remedy)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"), source=str(path))
+    except InputError:
+        raise
     except (OSError, ValueError, RecursionError):
-        raise InputError(
-            "this file is missing or damaged", source=str(path), remedy="run the command that writes it again"
-        ) from None
+        raise InputError("this file is missing or damaged", source=str(path), remedy=remedy) from None
+
+
+def parse_json(text: str | bytes, *, source: str = "", line: int | None = None) -> Any:
+    """Return the value of a JSON text in which no object has a key twice: which of the two is meant, nobody knows.
+
+    Parameters
+    ----------
+    text : str or bytes
+        The text.
+    source : str
+        The file, for the message.
+    line : int, optional
+        Its line, for the message.
+
+    Returns
+    -------
+    object
+
+    Raises
+    ------
+    InputError
+        If a key is repeated.
+    ValueError, RecursionError
+        If it is not JSON, or nested too deeply.
+
+    Examples
+    --------
+    >>> parse_json('{"seed": 3, "seed": 4}')
+    Traceback (most recent call last):
+    distilcal.errors.InputError: the key 'seed' comes twice; keep one of them
+    """
+
+    def to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"the key {repeated!r:.60} comes twice", source=source, line=line, remedy="keep one of them")
+        return made
+
+    return json.loads(text, object_pairs_hook=to_dict)
 
 
 def read_object(path: Path, keys: Sequence[str] = (), *, newest: int | None = None) -> dict[str, Any]:
@@ -358,6 +432,7 @@ def open_npz(path: Path) -> Iterator[NpzArrays]:
     ...     arrays["labels"].tolist()
     [0, 1]
     """
+    check_input(path)
     with open(path, "rb") as file:  # opened here: numpy leaves a damaged file open
         with _npz_errors(path):
             _check_npz(file, path)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from distilcal.errors import InputError
 from distilcal.io.answers import is_answer, read_answers
-from distilcal.io.atomic import atomic_write, open_npz
+from distilcal.io.atomic import atomic_write, check_format, check_input, open_npz
 from distilcal.io.tables import Place, Table, import_pyarrow, stream_records, stream_table, write_csv
 from distilcal.predictions import ROW_SUM_TOLERANCE, Predictions, text_array
 
@@ -29,6 +29,8 @@ Unit = Literal["logits", "probs"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 PREFIX: dict[Unit, str] = {"logits": "logit_", "probs": "prob_"}
 VOTES_PREFIX = "label_prob_"
+FORMAT = 1  # of .npz files; those without it are of this format too
+FORMAT_KEY = "distilcal_format"
 SUFFIXES = (".npz", ".csv", ".tsv", ".jsonl", ".parquet")
 TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl")
 MAX_TEXT_BYTES = 2 << 30
@@ -153,10 +155,7 @@ def write_predictions(predictions: Predictions, path: str | Path, *, escape_form
 
 
 def _check_file(path: Path) -> None:
-    if not path.exists():
-        raise InputError("there is no such file", source=str(path), remedy="check the path")
-    if path.is_dir():
-        raise InputError("this is a folder", source=str(path), remedy="give the file in it")
+    check_input(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise _unknown_suffix("read", path)
@@ -228,6 +227,8 @@ def _choose_unit(available: Sequence[Unit], unit: Unit | None) -> Unit:
 
 def _read_npz(path: Path, unit: Unit | None, tolerance: float) -> Predictions:
     with open_npz(path) as arrays:
+        if FORMAT_KEY in arrays:
+            check_format(_number(arrays[FORMAT_KEY]), FORMAT, str(path))
         available = [u for u in UNITS if u in arrays]
         if not available and "confidence" in arrays and "correct" in arrays:
             return Predictions.from_confidences(arrays["confidence"], arrays["correct"], ids=arrays.get("ids"))
@@ -244,6 +245,11 @@ def _read_npz(path: Path, unit: Unit | None, tolerance: float) -> Predictions:
         if "name" in arrays and arrays["name"].ndim == 0:
             named["name"] = str(arrays["name"])
     return _build(unit, scores, labels, tolerance, **named)
+
+
+def _number(array: NDArray[Any]) -> Any:
+    """The one value of an array, or None if it holds several or none."""
+    return array.item() if array.size == 1 else None
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------------
@@ -490,7 +496,7 @@ def _scores(predictions: Predictions) -> tuple[Unit, NDArray[Any]]:
 
 
 def _to_arrays(predictions: Predictions) -> dict[str, Any]:
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Any] = {FORMAT_KEY: FORMAT}
     if predictions.ids is not None:
         arrays["ids"] = predictions.ids
     if predictions.confidence_only:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import lzma
 import re
 import zlib
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError, MissingDependencyError
+from distilcal.io.atomic import check_input, parse_json
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 COMPRESSED = (".gz", ".xz")
@@ -299,8 +299,7 @@ def stream_table(
     """
     path = Path(path)
     kind = table_kind(path)
-    if not path.exists():
-        raise InputError("there is no such file", source=str(path), remedy="check the path")
+    check_input(path)
     if kind not in SUFFIXES:
         raise InputError(
             f"cannot read {kind or 'a file without suffix'!r}", source=str(path), remedy=f"give one of {', '.join(SUFFIXES)}"
@@ -331,6 +330,7 @@ def stream_records(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         The object.
     """
     path = Path(path)
+    check_input(path)
     with _file_errors(path):
         yield from _parse_jsonl(path)
 
@@ -525,7 +525,9 @@ def _table_of_records(path: Path, records: list[dict[str, Any]], lines: Sequence
 
 def _parse_record(text: str, path: Path, line: int) -> dict[str, Any]:
     try:
-        record = json.loads(text)
+        record = parse_json(text, source=str(path), line=line)
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         problem = getattr(error, "msg", "nested too deeply, or a number with too many digits")
         raise InputError(f"not JSON: {problem}", source=str(path), line=line, remedy="write one object per line") from None

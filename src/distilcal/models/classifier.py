@@ -19,7 +19,7 @@ from distilcal.config.loading import as_table
 from distilcal.config.schema import ModelSettings
 from distilcal.data import Choices, Dataset, Images, Texts
 from distilcal.errors import InputError
-from distilcal.io.atomic import read_json
+from distilcal.io.atomic import check_input, read_json
 from distilcal.io.folders import digest
 from distilcal.models.image import build_image_network, convert_padded_resnet_state
 from distilcal.models.inputs import FrozenInputs, ImageInputs, ModelInputs, TokenInputs, VectorInputs, usable_length
@@ -214,8 +214,7 @@ def _build_image_classifier(settings: ModelSettings, classes: tuple[str, ...], s
 def _load_image_weights(network: ImageNetwork, settings: ModelSettings) -> None:
     """Load the weights that the settings name: saved by us, or those of a published padded ResNet."""
     path = weights_path(settings.weights)
-    if not path.exists():
-        raise InputError("there is no such file", source=str(path), remedy="give the .safetensors of this network")
+    check_input(path, "give the .safetensors of this network")
     try:
         state = load_file(path)
     except (SafetensorError, OSError):

@@ -30,7 +30,7 @@ from distilcal.config.schema import (
     TrainSettings,
 )
 from distilcal.errors import InputError
-from distilcal.io.atomic import read_json
+from distilcal.io.atomic import check_input, read_json
 from distilcal.io.predictions import SUFFIXES
 from distilcal.models.image import NETWORKS, build_image_network
 from distilcal.pipeline.encoders import NO_CONFIGS, Configs, encoder_config, has_classification_head, layer_count
@@ -222,8 +222,8 @@ def _check_image_network(name: str) -> None:
 def _teacher_stage(settings: DistillSettings, configs: Configs) -> StageSettings:
     """Return the stage of a teacher: its predictions, a trained model as it is, or an encoder to be trained."""
     if Path(settings.teacher).suffix.lower() in SUFFIXES:
-        if settings.teacher not in configs and not Path(settings.teacher).exists():
-            raise InputError("there is no such file", source=settings.teacher, remedy="check the path")
+        if settings.teacher not in configs:
+            check_input(Path(settings.teacher))
         return StageSettings(predictions=(settings.teacher,))
     source = _model_source(settings.teacher)
     train = _train_settings(settings, source)

@@ -22,6 +22,7 @@ from distilcal.data import Choices, Dataset, Images, Vectors
 from distilcal.data.splits import Splits
 from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
+from distilcal.io.atomic import check_input
 from distilcal.losses import LOSSES, needs_labels, required_inputs
 from distilcal.models.image import build_image_network
 from distilcal.models.pretrained import check_class_names, resolve_model
@@ -208,8 +209,8 @@ def check_prediction_files(stage: StageToCheck) -> None:
         With the first file that does not exist.
     """
     for path in stage.settings.predictions:
-        if path not in stage.configs and not Path(path).exists():
-            raise InputError("there is no such file", source=path, remedy=f"check {stage.path}.predictions")
+        if path not in stage.configs:
+            check_input(Path(path), f"check {stage.path}.predictions")
 
 
 def check_views_exist(stage: StageToCheck) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from distilcal.config.base import parse_settings
 from distilcal.errors import InputError
+from distilcal.io.atomic import check_input
 from distilcal.study.schema import SCALED, Study, with_variants
 from distilcal.study.selection import without_methods
 from distilcal.study.templates import check_known, closest, expand_templates, merge_tables
@@ -85,6 +86,7 @@ def _read_table(source: str) -> dict[str, Any]:
     if source in known:
         text = known[source].read_text(encoding="utf-8")
     elif source.endswith(".toml"):
+        check_input(Path(source))
         try:
             text = Path(source).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

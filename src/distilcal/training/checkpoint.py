@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from distilcal.dynamics import Recorder
 from distilcal.errors import StoreError
-from distilcal.io.atomic import check_format
+from distilcal.io.atomic import check_format, parse_json
 from distilcal.io.folders import DamagedWarning
 
 LAST, PREVIOUS = "last.safetensors", "previous.safetensors"
@@ -206,7 +206,7 @@ def load_tensors(path: Path, key: str | None = None) -> tuple[dict[str, Tensor],
         raise _unusable(path, "damaged") from None
     text = metadata.get("facts", "")
     try:
-        facts = json.loads(text)
+        facts = parse_json(text)
     except ValueError:
         raise _unusable(path, "damaged") from None
     if isinstance(facts, dict) and "digest" not in metadata and "format" not in facts:
