@@ -37,6 +37,19 @@ def test_a_resample_scores_what_its_copied_rows_score(name, p):
         assert value == pytest.approx(METRICS[name](p.probs[index], p.labels[index]), abs=SOLVED.get(name, 1e-12))
 
 
+@pytest.mark.parametrize("closed", ["right", "left"])
+@pytest.mark.parametrize("block", [1, 1_000_000])
+def test_class_wise_errors_of_resamples_do_not_depend_on_how_classes_are_taken_together(monkeypatch, closed, block):
+    """Tied scores on the edges of bins, and classes one by one or all at once."""
+    monkeypatch.setattr("distilcal.metrics.class_wise.BLOCK_NUMBERS", block)
+    p = make_tied()
+    (weights,) = bootstrap_weights(Rows.of(p), 20, seed=3)
+    got = METRICS["sce"].on_rows(Rows.of(p).resampled(weights), bins=4, closed=closed)
+    for value, w in zip(got, weights, strict=True):
+        index = np.repeat(np.arange(len(p)), w)
+        assert value == pytest.approx(METRICS["sce"](p.probs[index], p.labels[index], bins=4, closed=closed), abs=1e-12)
+
+
 @pytest.mark.parametrize("name", [*sorted(METRICS), "aurc"])
 @pytest.mark.parametrize("p", SETS, ids=repr)
 def test_a_resample_of_clusters_scores_what_its_copied_rows_score(name, p):

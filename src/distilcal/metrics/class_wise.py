@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distilcal.metrics import variants
 from distilcal.metrics.decorator import check_choice, metric
-from distilcal.metrics.rows import Binary, Closed, Rows
+from distilcal.metrics.rows import Binary, Closed, Rows, width_edges
 from distilcal.predictions import FloatArray, IntArray
 
 SHARED_VARIANTS = {"sce": "sound", "ace": "nixon", "tace": "nixon"}  # the variants that `class_means` computes
+BLOCK_NUMBERS = 4_000_000  # of a matrix of rows by bins: 32 megabytes
 
 
 @metric
@@ -166,15 +168,42 @@ def class_means(rows: Rows, metrics: Mapping[str, Mapping[str, Any]]) -> dict[st
     dict of str to array
         The mean over classes of the weighted mean |gap|: without axes, or (R,). A class that keeps no row is left out.
     """
-    total = {name: np.asarray(0.0) for name in metrics}
-    classes = {name: np.asarray(0.0) for name in metrics}
-    for question in rows.by_class():
-        for name, params in metrics.items():
+    means: dict[str, FloatArray] = {}
+    if "sce" in metrics and rows.weights is not None:
+        means["sce"] = _resampled_sce(rows, rows.weights, **metrics["sce"])
+    by_cuts = {name: params for name, params in metrics.items() if name not in means}
+    total = {name: np.asarray(0.0) for name in by_cuts}
+    classes = {name: np.asarray(0.0) for name in by_cuts}
+    for question in rows.by_class() if by_cuts else ():
+        for name, params in by_cuts.items():
             cuts = CLASS_CUTS[name](question, params)
             count = question.counts(cuts)
             total[name] = total[name] + np.abs(question.gaps(cuts)).sum(axis=-1) / np.maximum(count, 1)
             classes[name] = classes[name] + (count > 0)
-    return {name: np.asarray(total[name] / np.maximum(classes[name], 1)) for name in metrics}
+    for name in by_cuts:
+        means[name] = np.asarray(total[name] / np.maximum(classes[name], 1))
+    return {name: means[name] for name in metrics}
+
+
+def _resampled_sce(rows: Rows, weights: NDArray[Any], *, bins: int, closed: Closed, **_: Any) -> FloatArray:
+    """The SCE of R resamples. The bin of a row is the same in all of them, so the sums of all bins are a product of matrices.
+
+    With 100 classes that is many times faster than reordering the weights of every resample once for each class.
+    """
+    n, k = rows.probs.shape
+    side: Closed = "left" if closed == "right" else "right"
+    bin_of = np.searchsorted(width_edges(bins)[1:-1], rows.probs, side=side)  # (N, K)
+    residuals = (rows.labels[:, None] == np.arange(k)) - rows.probs  # (N, K)
+    counts = weights.astype(np.float64)  # (R, N)
+    block = max(1, BLOCK_NUMBERS // (n * bins))
+    total = np.zeros(len(counts))
+    for first in range(0, k, block):
+        columns = np.arange(min(block, k - first))
+        by_bin = np.zeros((n, len(columns), bins))
+        by_bin[np.arange(n)[:, None], columns, bin_of[:, first + columns]] = residuals[:, first + columns]
+        sums = counts @ by_bin[:, by_bin.any(axis=0)]  # (R, filled bins); with many classes most bins are empty
+        total += np.abs(sums).sum(axis=1)
+    return np.asarray(total / np.maximum(rows.totals, 1) / k)
 
 
 def _sce_cuts(question: Binary, params: Mapping[str, Any]) -> IntArray:
