@@ -1,5 +1,6 @@
 """Promises about the pair of a student and a teacher: exact tests, searches that cost nothing, and what simulation says."""
 
+import functools
 import json
 
 import numpy as np
@@ -122,9 +123,8 @@ def test_loss_threshold_stops_at_the_first_failure():
     order = np.argsort(-student.confidence)
     losses = np.cumsum((teacher.correct & ~student.correct)[order])
     gains = np.cumsum((student.correct & ~teacher.correct)[order])
-    passes = [
-        loss_p_value(int(b), int(c), 1500, 0.01, nuisance_error=0.0005) <= 0.05 for b, c in zip(losses, gains, strict=True)
-    ]
+    p_value = functools.cache(loss_p_value)  # most rows are neither a loss nor a gain, so counts stay for a while
+    passes = [p_value(int(b), int(c), 1500, 0.01, nuisance_error=0.0005) <= 0.05 for b, c in zip(losses, gains, strict=True)]
     first = passes.index(False)
     assert found.coverage == pytest.approx(first / 1500)
     assert found.value == pytest.approx((losses[first - 1] - gains[first - 1]) / 1500)
@@ -154,6 +154,12 @@ def test_a_teacher_that_is_worse_leaves_everything_to_the_student():
     assert "+" in found.message
 
 
+@pytest.fixture
+def each_p_value_once(monkeypatch):
+    """Many draws give the same counts of losses and gains, and a p-value depends on nothing else."""
+    monkeypatch.setattr("distilcal.selective.promises.loss_p_value", functools.cache(loss_p_value))
+
+
 def count_broken_losses(draws, rows, max_loss, **pair):
     confidence, _, loss = true_rates(**pair)
     rng = np.random.default_rng(rows)
@@ -166,11 +172,13 @@ def count_broken_losses(draws, rows, max_loss, **pair):
     return broken
 
 
+@pytest.mark.usefixtures("each_p_value_once")
 def test_the_promise_about_the_loss_holds():
     assert stats.binomtest(count_broken_losses(60, 800, 0.01), 60, 0.05, alternative="greater").pvalue > 0.01
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("each_p_value_once")
 @pytest.mark.parametrize(("rows", "max_loss"), [(100, 0.03), (300, 0.02), (1000, 0.005), (2000, 0.01), (5000, 0.005)])
 @pytest.mark.parametrize("pair", [{"lost": 0.4, "gained": 0.2}, {"lost": 0.7, "gained": 0.0}, {"lost": 0.5, "gained": 0.4}])
 def test_the_promise_about_the_loss_holds_in_many_draws(rows, max_loss, pair):
