@@ -54,6 +54,18 @@ def test_a_control_is_compared_too_and_counts_once_with_its_comparison(check):
     assert [pair.others for pair in claim_pairs(both)] == [("Alone", "Taught"), ("Alone",)]
 
 
+def test_a_control_of_several_comparisons_is_one_test(check):
+    """Written with every pair or with the first one, it asks for the same width of all intervals."""
+    with_each = [["Large", "Alone", "Taught"], ["Large", "Taught, T 4", "Taught"]]
+    with_first = [["Large", "Alone", "Taught"], ["Large", "Taught, T 4"]]
+    tests = []
+    for pairs in (with_each, with_first):
+        (found,) = check(claim(metric="nll", higher="", than="", pairs=pairs))
+        tests.append({part["what"]: (part["low"], part["high"], part["p"]) for part in found["parts"]})
+    assert tests[0] == tests[1]
+    assert len(tests[0]) == 3
+
+
 def test_the_same_models_count_once_and_a_model_is_not_compared_with_itself(check):
     pairs = [["Large", "Taught"], ["Large", "Taught, T 1"]]  # T is 1 unless it is set
     (found,) = check(claim(higher="", than="", pairs=pairs, direction="higher"))

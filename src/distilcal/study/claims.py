@@ -199,18 +199,21 @@ def _claim(
     shown_delta = claim.delta if claim.delta is not None else metric.delta
     delta = None if shown_delta is None else shown_delta / metric.unit
     of_metric = estimates.get(claim.metric, {})
-    known: dict[int, Estimate] = {}  # by the position of the part
+    # By content: a control that comes with several comparisons of the same first method is one test.
+    known: dict[bytes, Estimate] = {}
     parts = list(_parts(units))
-    for i, part in enumerate(parts):
+    for part in parts:
         if part.difference is not None and not part.unmet:
-            known[i] = of_metric[part.difference.content]
+            known[part.difference.content] = of_metric[part.difference.content]
     intervals = dict(zip(known, corrected_intervals(list(known.values()), delta), strict=True))
     p_values = dict(zip(known, holm([estimate.p_value() for estimate in known.values()]), strict=True))
     entries = []
-    for i, part in enumerate(parts):
-        verdict = decide(intervals.get(i), expects_higher=claim.expects_higher, delta=delta, unmet=part.unmet)
-        entry = _entry(claim, part, known.get(i), intervals.get(i), verdict)
-        entries.append(entry | {"p": p_values.get(i, 1.0), "percent": metric.percent, "digits": metric.digits})
+    for part in parts:
+        tested = b"" if part.difference is None or part.unmet else part.difference.content
+        interval = intervals.get(tested)
+        verdict = decide(interval, expects_higher=claim.expects_higher, delta=delta, unmet=part.unmet)
+        entry = _entry(claim, part, known.get(tested), interval, verdict)
+        entries.append(entry | {"p": p_values.get(tested, 1.0), "percent": metric.percent, "digits": metric.digits})
     by_unit = [combine_controls([entry["verdict"] for entry in some]) for some in _regrouped(entries, units)]
     total = len(claim_pairs(claim)) * len(claim_places(results.study, claim))
     verdict, need = combine_comparisons(by_unit, claim.at_least / total if claim.at_least else 1.0)
