@@ -12,7 +12,7 @@ from distilcal.config.loading import parse_recipe
 from distilcal.errors import InputError
 from distilcal.integrity import check_integrity
 from distilcal.io.folders import DamagedWarning
-from distilcal.io.locks import file_lock
+from distilcal.io.locks import file_lock, in_use, is_in_use
 from distilcal.io.parts import part_folder
 from distilcal.pipeline import run_recipe
 from distilcal.training.checkpoint import save_tensors
@@ -102,8 +102,57 @@ def test_every_damaged_file_of_a_run_is_found_and_stays(place):
         file.write_bytes(content)
     assert not kinds(run)
     for name in text:
+        content = (run / name).read_bytes()
         (run / name).write_text("")
         assert ("damaged", name) in kinds(run)
+        (run / name).write_bytes(content)
+
+
+def test_a_single_bit_of_any_result_is_found(place):
+    run = place / "run"
+    assert len([path for path in run.glob("*.*") if path.is_file()]) == 6
+    for file in sorted(path for path in run.rglob("*") if path.is_file()):
+        if file.name == "report.html":  # distilcal report may write it again
+            continue
+        content = file.read_bytes()
+        file.unlink()  # it is linked to the store
+        for at in (0, len(content) // 2, len(content) - 2):
+            file.write_bytes(content)
+            flip(file, at)
+            found = kinds(run)
+            assert {kind for kind, _ in found} == {"damaged"}, (file, found)
+            if file != run / "manifest.json":  # which of its entries is wrong, nobody can tell
+                assert {file.name, file.parent.name} & {name for _, name in found}, (file, found)
+        file.write_bytes(content)
+    assert not kinds(run)
+
+
+def test_runs_of_earlier_versions_have_no_checksums(place):
+    (place / "run" / "manifest.json").unlink()
+    report = check_integrity(place / "run")
+    assert not report.findings
+    assert "written by an earlier version" in report.notes[0]
+
+
+def test_a_stage_in_use_is_not_removed(place):
+    store = place / "store"
+    stage = next((store / "stages").iterdir())
+    flip(stage / "history.json", 0)
+    with in_use(stage):
+        assert kinds(store, repair=True) == [("damaged", stage.name)]
+        assert stage.exists()
+    kinds(store, repair=True)
+    assert not stage.exists()
+
+
+def test_a_run_marks_its_stages_as_in_use_until_its_results_are_written(finished, place):
+    store = place / "store"
+    stages = list((store / "stages").iterdir())
+    assert len(stages) == 2
+    seen = []
+    run_recipe(recipe(finished), place / "run", store, on_results=lambda new: seen.extend(map(is_in_use, stages)))
+    assert seen == [True, True]
+    assert not any(map(is_in_use, stages))
 
 
 def test_what_killed_processes_left_is_stale_and_removed(place):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from distilcal.errors import DistilcalError, InputError, NewerFormatError, StoreError
 from distilcal.io.atomic import read_json, read_object
-from distilcal.io.folders import MANIFEST, read_manifest, verify_folder
-from distilcal.io.locks import file_lock, is_locked
+from distilcal.io.folders import MANIFEST, damaged_files, read_manifest, verify_folder
+from distilcal.io.locks import file_lock, is_in_use, is_locked
 from distilcal.io.parts import SUFFIX, is_stale, remove_folder, remove_if_stale
 
 DAMAGED, STALE, FOREIGN, NEWER = "damaged", "stale", "foreign", "newer"
@@ -26,8 +26,8 @@ LOCK, NEW = ".lock", ".new"
 SEARCH_LOCK = "budget"  # in the locks of a store, while a search within a budget uses it
 CHECKPOINTS = ("last.safetensors", "previous.safetensors")
 RUN_FILES = (
-    "recipe.toml", "environment.json", "metrics.json", "evaluation.json", "report.html", "budget.json", ".budget.json",
-    "frontier.html", "frontier.svg", "data", "track", "model.onnx", LOCK, NEW,
+    MANIFEST, "recipe.toml", "environment.json", "metrics.json", "evaluation.json", "report.html", "budget.json",
+    ".budget.json", "frontier.html", "frontier.svg", "data", "track", "model.onnx", LOCK, NEW,
 )  # fmt: skip
 MODEL_FILES = (
     "predictions", "calibrator.json", "calibrator.npz", "model", "dynamics", "history.json", "stage.json",
@@ -164,7 +164,8 @@ class _Check:
             self.add(NEWER, path, error.problem)
         except DistilcalError as error:
             if path.exists() or self.report.kind != "store":  # another process may just have removed an entry of the store
-                self.add(DAMAGED, path, error.problem, remove)
+                source = Path(error.source)  # a file beside it may be the damaged one
+                self.add(DAMAGED, source if source.parent == path.parent else path, error.problem, remove)
 
     def check_lock(self, path: Path) -> None:
         if path.exists() and not is_locked(path):
@@ -282,6 +283,8 @@ class _StoreCheck(_Check):
 
         def remove() -> None:
             with file_lock(self.folder / "locks" / path.name, busy="in use"):
+                if is_in_use(path):
+                    raise StoreError("in use")
                 remove_folder(path)
 
         return remove
@@ -314,7 +317,19 @@ class _RunCheck(_Check):
         for path in sorted(folder.iterdir()):
             if path.name not in RUN_FILES and path.name not in stages and not self.check_part(path) and stages:
                 self.add_foreign(path)
+        self.check_results()
         return self.report
+
+    def check_results(self) -> None:
+        """Verify the checksums of what else was not found to be damaged; runs of earlier versions have none."""
+        if not (self.folder / MANIFEST).exists():
+            self.report.notes.append(f"{self.folder}: no checksums of its results, written by an earlier version")
+            return
+        known = {finding.path for finding in self.report.findings}
+        with self.verifying(self.folder / MANIFEST):
+            for name in damaged_files(self.folder):
+                if self.folder / name not in known:
+                    self.add(DAMAGED, self.folder / name, "missing or damaged (wrong checksum)")
 
     def check_stage(self, folder: Path, facts: dict[str, object]) -> None:
         from distilcal.calibrate import load_calibrator

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tiny import save_model, write_csv
 import distilcal as dc
 from distilcal.config.loading import load_recipe
 from distilcal.errors import InputError, StoreError, TrainingError
-from distilcal.io.locks import file_lock
+from distilcal.io.locks import file_lock, in_use
 from distilcal.pipeline.budget import search as search_module
 from distilcal.pipeline.budget import timing
 from distilcal.pipeline.budget.halving import Workload
@@ -127,6 +128,20 @@ def test_losers_are_removed_from_the_store(finished):
     wanted = {trial["key"] for trial in (facts["student"], facts["control"]) if trial}
     assert kept & keys == wanted
     assert len(keys) > len(wanted)
+
+
+def test_losers_that_another_run_uses_stay(tmp_path, monkeypatch):
+    run_stage = search_module.run_stage
+    with ExitStack() as others:
+
+        def used(stage, *arguments, **named):
+            run_stage(stage, *arguments, **named)
+            others.enter_context(in_use(stage.folder))
+
+        monkeypatch.setattr(search_module, "run_stage", used)
+        result = dc.distill(**vectors(out=tmp_path / "run", store=tmp_path / "store"))
+        keys = {trial["key"] for rung in facts_of(result.folder)["rungs"] for trial in rung["trials"].values()}
+        assert {path.name for path in (tmp_path / "store" / "stages").iterdir()} >= keys
 
 
 def test_the_same_call_again_trains_nothing_and_chooses_the_same(finished, monkeypatch):

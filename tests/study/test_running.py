@@ -11,7 +11,7 @@ from study_cases import InProcessExecutor, near_recipe, without_times
 from distilcal.config.loading import as_table, with_values
 from distilcal.errors import InputError
 from distilcal.evaluation import bootstrap_splits
-from distilcal.io.locks import file_lock
+from distilcal.io.locks import file_lock, in_use
 from distilcal.metrics import ece
 from distilcal.predictions import Predictions
 from distilcal.study.expand import expand, job_recipe
@@ -204,6 +204,8 @@ def test_losers_in_use_are_left_alone(place, tmp_path):
     loser = next(j for j in choice.jobs if j != outcome.chosen[choice.id])
     key = outcome.results[loser]["key"]
     with file_lock(tmp_path / "locks" / key, busy="no"):
+        assert remove_losers(graph, outcome, tmp_path, choice) == 0
+    with in_use(tmp_path / "stages" / key):
         assert remove_losers(graph, outcome, tmp_path, choice) == 0
     assert (tmp_path / "stages" / key).exists()
     assert remove_losers(graph, outcome, tmp_path, choice) > 0

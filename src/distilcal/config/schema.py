@@ -43,6 +43,7 @@ Name = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=LONGEST_NAME), AfterValidator(_check_file_name)
 ]
 RESERVED = (
+    "manifest.json",
     "metrics.json",
     "evaluation.json",
     "report.html",

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -110,17 +110,21 @@ def sealed_folder(folder: Path, **facts: Any) -> Iterator[Path]:
         _sync_folder(folder.parent)
 
 
-def write_manifest(folder: Path, **facts: Any) -> None:
-    """Write the checksums of all files of a folder into it, so that `verify_folder` can verify them later.
+def write_manifest(folder: Path, files: Iterable[Path] | None = None, **facts: Any) -> None:
+    """Write the checksums of the files of a folder into it, so that `verify_folder` can verify them later.
 
     Parameters
     ----------
     folder : Path
         The folder, whose content is complete.
+    files : iterable of Path, optional
+        Which files in it; by default all.
     **facts
         Values to write beside the checksums.
     """
-    write_json(folder / MANIFEST, {"format": FORMAT, **facts, "files": _file_digests(folder)})
+    listed = sorted(folder.rglob("*") if files is None else files)
+    digests = {path.relative_to(folder).as_posix(): file_digest(path) for path in listed if path.is_file()}
+    write_json(folder / MANIFEST, {"format": FORMAT, **facts, "files": digests})
 
 
 def link_folder(source: Path, target: Path) -> None:
@@ -278,11 +282,6 @@ def _matches(path: Path, expected: str) -> bool:
         return file_digest(path) == expected
     except OSError:  # it is missing or cannot be read
         return False
-
-
-def _file_digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -69,13 +69,76 @@ def file_lock(path: Path, *, on_wait: Callable[[], None] | None = None, busy: st
         release()
 
 
-def try_lock(handle: int) -> bool:
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Mark a folder as in use while the block runs, so that `is_in_use` finds it; several processes may.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, which exists. Nothing is written: the mark ends with the process, however that ends. On a system without
+        such marks, nothing happens.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with in_use(folder), in_use(folder):
+    ...     is_in_use(folder)
+    True
+    >>> is_in_use(folder)
+    False
+    """
+    handle = _open_folder(folder)
+    try:
+        if handle is not None:
+            with suppress(OSError):
+                try_lock(handle, shared=True)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def is_in_use(folder: Path) -> bool:
+    """Return whether somebody holds a folder with `in_use`; False where the system cannot tell.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, which need not exist.
+
+    Returns
+    -------
+    bool
+    """
+    handle = _open_folder(folder)
+    if handle is None:
+        return False
+    try:
+        return not try_lock(handle)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def _open_folder(folder: Path) -> int | None:
+    try:
+        return os.open(folder, os.O_RDONLY)
+    except OSError:  # it does not exist, or the system cannot open folders
+        return None
+
+
+def try_lock(handle: int, *, shared: bool = False) -> bool:
     """Lock an open file or folder until it is closed, unless somebody else has locked it.
 
     Parameters
     ----------
     handle : int
         Its file descriptor.
+    shared : bool, default False
+        Whether others may lock it in the same way.
 
     Returns
     -------
@@ -90,7 +153,7 @@ def try_lock(handle: int) -> bool:
     if fcntl is None:
         raise OSError(errno.ENOTSUP, "this system has no locks of open files")
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in HELD_BY_ANOTHER:
             return False

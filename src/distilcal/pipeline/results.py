@@ -44,7 +44,7 @@ from distilcal.evaluation import (
     macro_f1,
 )
 from distilcal.io.atomic import read_json, write_json
-from distilcal.io.folders import link_folder
+from distilcal.io.folders import MANIFEST, link_folder, write_manifest
 from distilcal.metrics import Comparison, MetricValue, Reliability
 from distilcal.pipeline.baseline import METHOD, Baseline
 from distilcal.pipeline.checks import check_calibration, check_data, check_model
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 METRICS = "metrics.json"  # absent until a run is finished
 NEW = ".new"  # folder of results that are not complete yet, in the folder of the run
 SEARCH = ".budget.json"  # state of a search that is under way
-RESULT_FILES = ("evaluation.json", "report.html", "budget.json", "frontier.html", "frontier.svg", SEARCH)
+RESULT_FILES = (MANIFEST, "evaluation.json", "report.html", "budget.json", "frontier.html", "frontier.svg", SEARCH)
 MODEL_FILES = ("predictions", "calibrator.json", "calibrator.npz", "model", MAP, "history.json", "stage.json")
 TIMED_BATCH = 32
 
@@ -181,9 +181,18 @@ def new_results(folder: Path) -> Iterator[Path]:
     new.mkdir()
     try:
         yield new
+        write_manifest(new, _result_files(new))
         _replace_results(folder, new)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _result_files(new: Path) -> Iterator[Path]:
+    """The files whose checksums a run keeps: models have their own, and ``distilcal report`` may write the page again."""
+    for path in new.rglob("*"):
+        of_model = path.relative_to(new).parts[1:2]
+        if of_model not in (("model",), (MAP,)) and path.suffix != ".html":
+            yield path
 
 
 def _replace_results(folder: Path, new: Path) -> None:

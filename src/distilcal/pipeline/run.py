@@ -10,7 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -233,18 +233,27 @@ def run_recipe(
         _warn_of_seen_data(recipe)
         if on_checked is not None and processes.is_main_process:
             on_checked()
-        with new_results(folder) if processes.is_main_process else nullcontext(folder) as new:
+        with new_results(folder) if processes.is_main_process else nullcontext(folder) as new, ExitStack() as uses:
             if processes.is_main_process:
-                about = new if (folder / METRICS).exists() else folder  # finished results keep their recipe
-                _write_text(about / "recipe.toml", to_toml(recipe))
-                write_json(about / "environment.json", environment())
+                described = environment()
+                # Results under way have a recipe too; finished ones keep theirs until the new ones replace them.
+                for about in (new,) if (folder / METRICS).exists() else (new, folder):
+                    _write_text(about / "recipe.toml", to_toml(recipe))
+                    write_json(about / "environment.json", described)
             baseline = _fit_baseline(planned) if processes.is_main_process else None
             stages = {stage.name: stage for stage in planned.stages}
             for stage in planned.stages:
                 on_stage_progress = None if on_progress is None else partial(on_progress, stage.name)
                 on_stage_epoch = None if on_epoch is None else partial(on_epoch, stage.name)
                 run_stage(
-                    stage, recipe, planned.splits, stages, processes, on_progress=on_stage_progress, on_epoch=on_stage_epoch
+                    stage,
+                    recipe,
+                    planned.splits,
+                    stages,
+                    processes,
+                    on_progress=on_stage_progress,
+                    on_epoch=on_stage_epoch,
+                    uses=uses,
                 )
                 if processes.is_main_process:
                     _warn_of_model(stage, planned.splits.dev, baseline)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from distilcal.dynamics import Recorder
 from distilcal.errors import InputError
 from distilcal.io.atomic import write_json
 from distilcal.io.folders import is_intact, sealed_folder
-from distilcal.io.locks import file_lock
+from distilcal.io.locks import file_lock, in_use
 from distilcal.io.parts import remove_folder
 from distilcal.models.classifier import Classifier, build_classifier, derive_classifier, save_classifier
 from distilcal.pipeline.logs import main_process_logger
@@ -42,6 +42,7 @@ def run_stage(
     *,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    uses: ExitStack | None = None,
 ) -> None:
     """Train a stage, or load its pretrained model, and save it in the store; nothing is done if it is there.
 
@@ -61,6 +62,8 @@ def run_stage(
         Called in the main process with how far training is.
     on_epoch : callable, optional
         Called in the main process with the entry of the history after every epoch that is trained.
+    uses : ExitStack, optional
+        Until it is closed the stage is marked as in use, so that nobody removes it from the store.
     """
     if stage.settings.predictions:
         check_predictions(stage.name, stage.external_predictions, splits)
@@ -80,10 +83,12 @@ def run_stage(
             if processes.is_main_process:
                 remove_folder(stage.store / "work" / stage.key)  # left if a process was killed after it wrote the stage
             _log_finished(stage)
-            return
-        trained = _train(stage, recipe, splits, stages, processes, on_progress, on_epoch)
-        if processes.is_main_process:
-            _save(stage, trained)
+        else:
+            trained = _train(stage, recipe, splits, stages, processes, on_progress, on_epoch)
+            if processes.is_main_process:
+                _save(stage, trained)
+        if uses is not None and processes.is_main_process:
+            uses.enter_context(in_use(stage.folder))  # while its lock is held, so that nobody comes in between
         processes.wait_for_everyone()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -94,19 +95,20 @@ def run_job(
     was_stored = stage.done
     processes = ProcessGroup()
     check_recipe(recipe, splits)
-    for other in stages.values():
-        run_stage(other, recipe, splits, stages, processes)
-    result: dict[str, Any] = {"key": stage.key, "epochs": _history(stage, splits.dev, by), "best": _best_epoch(stage)}
-    if not keep:
-        result["own"] = not was_stored  # a model that was there before is not removed with the losers
-        point_file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(point_file, result)
-    if measure is not None:
-        try:
-            result["measured"] = _measured(stage, splits, measure, store_dir)
-        except Exception as error:  # the stage is trained, and others can still learn from it
-            logger.exception("%s was trained, but could not be measured", name)
-            result["not_measured"] = error_text(error)
+    with ExitStack() as uses:
+        for other in stages.values():
+            run_stage(other, recipe, splits, stages, processes, uses=uses)
+        result: dict[str, Any] = {"key": stage.key, "epochs": _history(stage, splits.dev, by), "best": _best_epoch(stage)}
+        if not keep:
+            result["own"] = not was_stored  # a model that was there before is not removed with the losers
+            point_file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(point_file, result)
+        if measure is not None:
+            try:
+                result["measured"] = _measured(stage, splits, measure, store_dir)
+            except Exception as error:  # the stage is trained, and others can still learn from it
+                logger.exception("%s was trained, but could not be measured", name)
+                result["not_measured"] = error_text(error)
     return {**result, "trained": not was_stored, "seconds": time.perf_counter() - start_time}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from distilcal.config.loading import as_table
 from distilcal.errors import InputError, StoreError
-from distilcal.io.locks import file_lock
+from distilcal.io.locks import file_lock, is_in_use
 from distilcal.io.parts import remove_folder
 from distilcal.study.executors import Executor, error_text
 from distilcal.study.expand import Choice, Graph, job_recipe
@@ -285,6 +285,8 @@ def remove_losers(graph: Graph, outcome: Outcome, store: Path, choice: Choice) -
             continue
         try:
             with file_lock(store / "locks" / result["key"], busy="in use"):
+                if is_in_use(folder):
+                    continue
                 freed += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
                 remove_folder(folder)
         except StoreError:

@@ -28,7 +28,7 @@ from distilcal.data import Dataset
 from distilcal.data.splits import Splits
 from distilcal.errors import InputError, StoreError, TrainingError
 from distilcal.io.folders import digest
-from distilcal.io.locks import file_lock
+from distilcal.io.locks import file_lock, is_in_use
 from distilcal.io.parts import remove_folder
 from distilcal.metrics import METRICS
 from distilcal.pipeline.budget.candidates import Candidate, Situation, build_candidates, control_of
@@ -626,9 +626,10 @@ class _Search:
                 self._remove("stages", trial.key)
 
     def _remove(self, kind: str, key: str) -> None:
-        """Remove a folder of the store, unless another process trains the stage."""
+        """Remove a folder of the store, unless another process trains the stage or uses it."""
         with suppress(StoreError), file_lock(self.store / "locks" / key, busy="in use"):
-            remove_folder(self.store / kind / key)
+            if not is_in_use(self.store / kind / key):
+                remove_folder(self.store / kind / key)
 
 
 @contextmanager
