@@ -84,6 +84,14 @@ def test_every_study_has_rows_with_a_temperature_and_tables_of_scores(results):
     assert (means[::2, 2] != means[1::2, 2]).all()
 
 
+def test_a_model_that_is_shown_with_its_temperature_only_has_its_scores(results):
+    study = results.study.replace(temperature_rows=True, score_tables=True)
+    rows = [row for row in study.tables[0].rows if row.method != "Alone"]
+    table = study.tables[0].replace(rows=rows, paper=())
+    _, scores, *_ = all_tables(study.replace(tables=[table]))
+    assert [row.method for row in scores.rows] == ["Large", "Large", "Alone, scaled", "Taught", "Taught"]
+
+
 def test_accuracy_alone_gets_no_rows_with_a_temperature(place):
     study = load_study(str(place / "tiny.toml")).replace(temperature_rows=True)
     table = study.tables[0].replace(common=PlaceSettings(metric="accuracy", task="near"))

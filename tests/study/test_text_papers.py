@@ -6,9 +6,11 @@ import math
 
 import pytest
 
+from distilcal.study.claim_settings import claim_pairs
 from distilcal.study.expand import expand
 from distilcal.study.loading import load_study
-from distilcal.study.schema import claim_places
+from distilcal.study.places import merge_places
+from distilcal.study.schema import claim_places, pair_premises
 
 
 def jobs_of(name, scale="full"):
@@ -91,6 +93,51 @@ def test_claims_about_what_was_learned_follow_the_scale():
                 at_home = study.tasks[place.task].sets[place.set] == "test"
                 if "in and out of domain" not in claim.text:
                     assert at_home == ("out of domain" not in claim.text.lower()), (scale, claim.text, place)
+
+
+def paper_values(study):
+    """(metric, stage, scaled, task, set) → the value that the paper's tables have there, the first of two."""
+    values = {}
+    for table in study.tables:
+        for row, numbers in zip(table.rows, table.paper, strict=False):
+            for column, number in zip(table.columns, numbers, strict=True):
+                place = merge_places(table.common, row, column)
+                method = study.methods[place.method]
+                key = (place.metric, method.stage, method.scaled or bool(place.scaled), place.task, place.set)
+                values.setdefault(key, number[0] if isinstance(number, (list, tuple)) else number)
+    return values
+
+
+@pytest.mark.parametrize("name", ["informed-mixup", "aum-saliency"])
+def test_claims_hold_in_as_many_places_of_the_paper_s_own_tables_as_they_say(name):
+    study = load_study(name, "full")
+    values = paper_values(study)
+    for claim in study.claims:
+        holds = []
+        for pair in claim_pairs(claim):
+            for place in claim_places(study, claim):
+
+                def value(method, metric=claim.metric, place=place):
+                    settings = study.methods[method]
+                    key = (metric, settings.stage, settings.scaled or bool(place.scaled), place.task, place.set)
+                    return values.get(key)
+
+                first, second = value(pair.first), value(pair.second)
+                assert first is not None, (pair.first, place)
+                assert second is not None, (pair.second, place)
+                others = [second, *(v for v in map(value, pair.controls) if v is not None)]
+                holds.append(all(first > v if claim.expects_higher else first < v for v in others))
+        assert sum(holds) == (claim.at_least or len(holds)), claim.text
+
+
+@pytest.mark.parametrize("name", ["informed-mixup", "aum-saliency"])
+def test_every_claim_needs_a_task_that_was_learned_at_home(name):
+    for scale in ("full", "small"):
+        study = load_study(name, scale)
+        for claim in study.claims:
+            for pair in claim_pairs(claim):
+                learned = [p for p in pair_premises(claim, pair) if p.kind == "above_chance"]
+                assert [(p.by, p.set) for p in learned] == [(2, "test")], (claim.text, pair.first)
 
 
 def test_distillation_of_kd_or_smoothing_divides_both_sides_and_multiplies():

@@ -229,11 +229,13 @@ def _score_tables(study: Study) -> list[TableSettings]:
         for row in table.rows:
             for column in table.columns:
                 place = merge_places(table.common, row, column)
-                if not study.methods[place.method].scaled:
-                    methods.setdefault((place.task, place.set or "test"), {})[place.method] = None
+                methods.setdefault((place.task, place.set or "test"), {})[place.method] = None
     tables = []
-    for (task, set_), names in methods.items():
+    for (task, set_), shown in methods.items():
         where = task if set_ in ("test", task) else f"{task}, {set_}"
+        # A stage that is shown as trained gets a row with its temperature, too.
+        as_trained = {study.methods[name].stage for name in shown if not study.methods[name].scaled}
+        names = [name for name in shown if not study.methods[name].scaled or study.methods[name].stage not in as_trained]
         tables.append(
             TableSettings(
                 name=f"scores {where}",
