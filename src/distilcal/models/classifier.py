@@ -271,16 +271,16 @@ def _frozen_inputs(settings: ModelSettings) -> FrozenInputs:
         for file in sorted(path.iterdir()):
             stat = file.stat()
             file_stamps.append((file.name, stat.st_size, stat.st_mtime_ns))
-    shared = _shared_frozen_inputs(settings.name, settings.layers, settings.max_length, tuple(file_stamps))
-    return replace(shared, apart=True) if settings.pairs == "apart" else shared
+    apart = settings.pairs == "apart"
+    return _shared_frozen_inputs(settings.name, settings.layers, settings.max_length, tuple(file_stamps), apart)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4)  # with the hash of its weights, which takes longer than a small head's epoch
 def _shared_frozen_inputs(
-    name: str, layers: tuple[int, ...], max_length: int, file_stamps: tuple[tuple[str, int, int], ...]
+    name: str, layers: tuple[int, ...], max_length: int, file_stamps: tuple[tuple[str, int, int], ...], apart: bool
 ) -> FrozenInputs:
     encoder, tokenizer = load_text_encoder(name, layers=layers)
-    return FrozenInputs(encoder, TokenInputs(tokenizer, usable_length(encoder.model, tokenizer, max_length)))
+    return FrozenInputs(encoder, TokenInputs(tokenizer, usable_length(encoder.model, tokenizer, max_length)), apart=apart)
 
 
 def derive_classifier(parent: Classifier, settings: ModelSettings) -> Classifier:
