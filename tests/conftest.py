@@ -5,6 +5,12 @@ import signal
 
 # Tiny models gain nothing from threads, which get in each other's way on a busy machine. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# One instruction set on every x86 machine: AVX-512 adds numbers in another order than AVX2, and what a tiny model learns from
+# the last bit on (tests/pins) would depend on the machine. Before torch and NumPy are imported.
+os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
+os.environ.setdefault("MKL_CBWR", "AVX2")
+os.environ.setdefault("DNNL_MAX_CPU_ISA", "AVX2")
+os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 # Nothing is asked of the hub: a benchmark without a folder is an error here. Before huggingface_hub is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
