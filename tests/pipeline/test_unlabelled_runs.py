@@ -89,7 +89,7 @@ def test_only_stages_that_can_use_unlabelled_examples_do(data, tmp_path, caplog)
     run_recipe(with_more, tmp_path / "a", tmp_path / "store")
     lines = [record.getMessage() for record in caplog.records]
     assert "data: train 360 (300 unlabelled), dev 60, test 400; 2 classes" in lines
-    assert any(line.startswith("teacher: training 178 parameters on 60 examples") for line in lines)
+    assert any(line.startswith("teacher: training a network of 178 parameters on 60 examples") for line in lines)
     assert any("on 360 examples, 300 of them unlabelled, " in line for line in lines)
     caplog.clear()
     run_recipe(without, tmp_path / "b", tmp_path / "store")

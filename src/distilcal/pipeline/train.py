@@ -126,7 +126,7 @@ def _train(
             classifier.inputs.prepare(data, stage.store)
     unlabelled = int((~train.is_labelled).sum())
     logger.info(
-        "%s: training %s parameters on %s examples%s, %d epochs in batches of %d",
+        "%s: training a network of %s parameters on %s examples%s, %d epochs in batches of %d",
         stage.name,
         f"{classifier.parameters:,}",
         f"{len(train):,}",
