@@ -393,3 +393,10 @@ def test_unknown_labels_in_test_are_refused(tmp_path):
     write(tmp_path / "e.csv", [("x", "a"), ("y", "c")])
     with pytest.raises(InputError, match="e.csv, line 3: label 'c'"):
         read_splits(DataSettings(train=str(tmp_path / "t.csv"), test=str(tmp_path / "e.csv")))
+
+
+def test_copies_of_one_example_cannot_be_divided():
+    with pytest.raises(InputError, match="all 4 examples of 'data' that are left read the same"):
+        Dataset(texts(["a film"] * 4), [0, 1] * 2, ("a", "b")).split(0.5, seed=0)
+    with pytest.raises(InputError, match="one group"):
+        Dataset(texts(["a", "b", "c", "d"]), [0, 1] * 2, ("a", "b"), groups=np.array(["g"] * 4)).split(0.5, seed=0)

@@ -98,3 +98,10 @@ def test_every_model_makes_enough_steps_unless_the_user_says_otherwise(tmp_path)
 def test_what_the_user_asks_for_is_taken_as_it_is(tmp_path, settings, batch, epochs, patience):
     train = resolve_settings(recipe_of(tmp_path, lr=1e-3, **settings).stages["alone"].train, 400)
     assert (train.batch, train.epochs, train.patience, train.lr) == (batch, epochs, patience, 1e-3)
+
+
+@pytest.mark.parametrize("content", ["null", "[]", "{}", '{"format": 99}', '{"stages": {}}', '{"stages": {"student": 3}}'])
+def test_a_damaged_run_is_no_teacher(tmp_path, content):
+    (tmp_path / "metrics.json").write_text(content)
+    with pytest.raises(InputError, match="metrics.json"):
+        recipe_for_distillation(DistillSettings(train="t.csv", teacher=str(tmp_path), student="linear"))

@@ -171,3 +171,16 @@ def test_predictions_are_matched_by_id_and_class():
 def test_predictions_without_labels_agree_with_any():
     splits = splits_of(vectors)
     check_predictions("api", predictions_of(splits.train, labels=None), splits)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [("nowhere.safetensors", "no such file"), ("folder", "this is a folder"), ("/dev/zero", "a pipe or a device")],
+)
+def test_weights_of_networks_for_images_are_files(tmp_path, monkeypatch, weights, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match=words):
+        check_recipe(recipe({"name": "resnet8", "weights": weights}), splits_of(images))
+    with pytest.raises(InputError, match="weights is for networks for images"):
+        check_recipe(recipe({"name": "linear", "weights": weights}), splits_of(vectors))

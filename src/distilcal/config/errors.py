@@ -118,14 +118,14 @@ def _broken_rule(where: str, error: ValueError) -> InputError:
 def _wrong_value(where: str, model: type[BaseModel], location: Location, detail: Mapping[str, Any]) -> InputError:
     kind, value = detail["type"], detail["input"]
     if not where:
-        return InputError(f"expected a table, got {value!r}", remedy="write it as [table] with keys")
+        return InputError(f"expected a table, got {_shown(value)}", remedy="write it as [table] with keys")
     if kind == "literal_error":
         return _wrong_choice(where, _annotation_at(model, location), value)
     if kind not in EXPECTED:
         return InputError(f"{where} = {_shown(value)}: {detail['msg']}", remedy="change it")
     expected = _expected(detail)
     if kind == "tuple_type":
-        remedy = f"write {location[-1]} = [{value!r}]"
+        remedy = f"write {location[-1]} = [{_shown(value)}]"
     elif kind == "model_type":
         remedy = f"write it as [{where}] with keys"
     else:
@@ -146,10 +146,12 @@ def _bound(value: Any) -> str:
 
 
 def _wrong_choice(where: str, annotation: Any, value: Any) -> InputError:
-    choices = get_args(annotation)
+    # Of a choice that may be unset, Literal[...] | None, the arguments are the choice and None.
+    parts = [get_args(part) or (part,) for part in get_args(annotation)]
+    choices = [choice for part in parts for choice in part if isinstance(choice, str)]
     close = get_close_matches(str(value), choices, n=1, cutoff=0.5)
     remedy = f"did you mean {close[0]!r}?" if close else "choose one of them"
-    return InputError(f"{where} = {value!r}, expected one of {', '.join(map(repr, choices))}", remedy=remedy)
+    return InputError(f"{where} = {_shown(value)}, expected one of {', '.join(map(repr, choices))}", remedy=remedy)
 
 
 def _default_remedy(model: type[BaseModel], location: Location) -> str:

@@ -403,7 +403,12 @@ class Dataset:
         """Whether each example is drawn (N,): about this share of each class; examples with equal keys stay together."""
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) < 2:
-            raise InputError(f"{self.name!r} has one group, which cannot be split", remedy="give more groups, or none")
+            if self.groups is not None:
+                raise InputError(f"{self.name!r} has one group, which cannot be split", remedy="give more groups, or none")
+            raise InputError(
+                f"all {len(self):,} examples of {self.name!r} that are left read the same, which are never split",
+                remedy="give more examples, or files of their own for dev and test",
+            )
         size = np.bincount(group)
         rng = np.random.default_rng(seed)
         label = np.zeros(len(first), dtype=np.int64) if self.labels is None else self.labels[first]

@@ -30,11 +30,11 @@ from distilcal.config.schema import (
     TrainSettings,
 )
 from distilcal.errors import InputError
-from distilcal.io.atomic import check_input, read_json
+from distilcal.io.atomic import check_input, expected_shape, read_object
 from distilcal.io.predictions import SUFFIXES
 from distilcal.models.image import NETWORKS, build_image_network
 from distilcal.pipeline.encoders import NO_CONFIGS, Configs, encoder_config, has_classification_head, layer_count
-from distilcal.runs import main_stage
+from distilcal.runs import FORMAT, main_stage
 
 CROSS_ENTROPY = TermSettings(loss="cross_entropy")
 TEACHER_TERMS = (CROSS_ENTROPY, TermSettings(loss="mdca"))
@@ -262,4 +262,6 @@ def _model_source(source: str) -> str:
     metrics = Path(source) / "metrics.json"
     if not metrics.exists():
         return source
-    return str(Path(source) / main_stage(read_json(metrics)["stages"]) / "model")
+    stages = read_object(metrics, ("stages",), newest=FORMAT)["stages"]
+    with expected_shape(metrics):
+        return str(Path(source) / main_stage(stages) / "model")

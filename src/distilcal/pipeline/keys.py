@@ -10,6 +10,7 @@ from typing import Any
 from distilcal.config.loading import as_table
 from distilcal.config.schema import Recipe, StageSettings, is_folder
 from distilcal.data.splits import Splits
+from distilcal.io.atomic import check_input
 from distilcal.io.folders import MANIFEST, digest, file_digest
 from distilcal.models.classifier import weights_path
 from distilcal.models.pretrained import PACKAGE, resolve_model
@@ -109,6 +110,7 @@ def _map_key(stage: StageSettings, keys: Mapping[str, str]) -> str:
 
 def _cached_file_digest(path: Path) -> str:
     """A file's hash, taken once in each process while the file does not change: the stages of a study share encoders."""
+    check_input(path)  # a pipe would block
     stat = path.stat()
     return _digest_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
 

@@ -24,6 +24,7 @@ from distilcal.dynamics import load_dynamics
 from distilcal.errors import InputError
 from distilcal.io.atomic import check_input
 from distilcal.losses import LOSSES, needs_labels, required_inputs
+from distilcal.models.classifier import weights_path
 from distilcal.models.image import build_image_network
 from distilcal.models.pretrained import check_class_names, resolve_model
 from distilcal.pipeline.encoders import NO_CONFIGS, Configs, encoder_config, has_classification_head, label_names, layer_count
@@ -375,15 +376,19 @@ def check_network(stage: StageToCheck) -> None:
     Raises
     ------
     InputError
-        If there is no such network, or it has fewer layers.
+        If there is no such network, its weights are missing, or it has fewer layers.
     """
     model = stage.settings.model
     if stage.settings.train.freeze_embeddings and (stage.network.frozen or not stage.has_texts):
         raise InputError(f"{stage.path}.train: freeze_embeddings is for text encoders that are trained", remedy="leave it out")
     if not model.name:
         return
+    if model.weights and not isinstance(stage.train.inputs, Images):
+        raise InputError(f"{stage.path}.model: weights is for networks for images", remedy="leave it out, or name a folder")
     if isinstance(stage.train.inputs, Images):
         build_image_network(model.name, 2)
+        if model.weights:
+            check_input(weights_path(model.weights), f"check {stage.path}.model.weights")
     elif isinstance(stage.train.inputs, Vectors):
         if model.name not in ("linear", "mlp"):
             raise InputError(
