@@ -99,6 +99,25 @@ def test_a_scale_and_a_task_change_networks():
     assert {task["stages"]["teacher"]["model"]["name"] for task in tasks.values()} == {"resnet20"}
 
 
+def test_a_task_changes_the_network_of_stages_that_name_it():
+    text = """
+    [networks]
+    Small.model = { name = "mlp", hidden = [16] }
+    [stages.alone]
+    network = "Small"
+    [stages.taught]
+    like = "alone"
+    teacher = "alone"
+    [tasks.hard]
+    networks.Small = { title = "a wider one", model.hidden = [64] }
+    stages.alone.train.epochs = 7
+    [tasks.easy]
+    """
+    tasks = written_out(text)["tasks"]
+    assert tasks["hard"] == {"stages": {"alone": {"model": {"hidden": [64]}, "train": {"epochs": 7}}}}
+    assert tasks["easy"] == {}
+
+
 def test_places_are_named_and_added_to():
     text = """
     each.set = ["SNLI", "QQP"]
@@ -143,6 +162,7 @@ def test_numbers_as_keys_change_entries_of_a_list():
         (NETWORKS.replace('network = "Other"', 'network = "Othr"'), "stages.fixed: there is no network 'Othr'"),
         (NETWORKS.replace("Big/Other", "Big/Othr"), "tasks.CIFAR Big/Othr: there is no network 'Othr'; did you mean Other"),
         (NETWORKS + "[tasks.alone]\n", "tasks.alone has no pair of networks; write pair"),
+        (NETWORKS + '[tasks."CIFAR Big/Small".networks.Smal]\n', "there is no network 'Smal'; did you mean Small"),
         ('places.home = []\n[[claims]]\ntext = "x"\nplaces = "hme"\n', "claims 'x': there is no list of places 'hme'"),
     ],
 )  # fmt: skip

@@ -325,6 +325,7 @@ def _direct_texts(entry: Any) -> Iterator[str]:
 def _apply_networks(study: dict[str, Any], networks: Mapping[str, Any]) -> None:
     """Give every stage the settings of its network, and every task those of its pair."""
     by_role: dict[str, str] = {}  # stage → role in the task's pair
+    by_name: dict[str, str] = {}  # stage → network that is the same in every task
     for name, stage in study.get("stages", {}).items():
         if not isinstance(stage, dict) or "network" not in stage:
             continue
@@ -334,10 +335,26 @@ def _apply_networks(study: dict[str, Any], networks: Mapping[str, Any]) -> None:
             by_role[name] = role
             continue
         check_known(network, networks, f"stages.{name}: there is no network")
+        by_name[name] = network
         study["stages"][name] = merge_tables(_without(networks[network], DESCRIPTIVE), stage)
     for name, task in study.get("tasks", {}).items():
         if isinstance(task, Mapping):
-            study["tasks"][name] = _with_pair(name, task, networks, by_role)
+            changed = _with_changed_networks(name, task, networks, by_name)
+            study["tasks"][name] = _with_pair(name, changed, networks, by_role)
+
+
+def _with_changed_networks(
+    name: str, task: Mapping[str, Any], networks: Mapping[str, Any], by_name: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """A task with what it changes in networks in the stages that name these."""
+    changes = task.get("networks", {})
+    for network in changes:
+        check_known(network, networks, f"tasks.{name}: there is no network")
+    stages = dict(task.get("stages", {}))
+    for stage, network in by_name.items():
+        if network in changes:
+            stages[stage] = merge_tables(_without(changes[network], DESCRIPTIVE), stages.get(stage, {}))
+    return {**task, "stages": stages} if stages else task
 
 
 def _with_pair(name: str, task: Mapping[str, Any], networks: Mapping[str, Any], by_role: Mapping[str, str]) -> dict[str, Any]:
