@@ -4,7 +4,7 @@
 required accuracy, with a guarantee that holds for any classifier. ``cascade`` shows what a student and its teacher give
 together for every share that is handed over; ``output_threshold`` and ``loss_threshold`` make promises about the pair, and
 ``check_promise`` checks any promise on other rows; ``evaluate_cascade`` does all of it.
-Where labels are few, ``to_label`` picks the rows that are worth one.
+Where labels are few, ``to_label`` picks the rows that are worth one; ``label_rounds`` does it in rounds and keeps more.
 """
 
 from distilcal.selective.bounds import paired_rate_interval
@@ -21,6 +21,7 @@ from distilcal.selective.promises import (
     loss_threshold,
     output_threshold,
 )
+from distilcal.selective.rounds import LabelRounds, label_rounds, next_rows, rounds_threshold, stopping_bounds
 from distilcal.selective.thresholds import SEARCH_STARTS, Threshold, threshold
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "CascadeSplit",
     "CascadeThreshold",
     "LabelPlan",
+    "LabelRounds",
     "PromiseCheck",
     "RiskCoverage",
     "Threshold",
@@ -45,11 +47,15 @@ __all__ = [
     "excess_aurc",
     "in_percent",
     "in_points",
+    "label_rounds",
     "labelled_threshold",
     "loss_threshold",
+    "next_rows",
     "output_threshold",
     "paired_rate_interval",
     "risk_coverage",
+    "rounds_threshold",
+    "stopping_bounds",
     "threshold",
     "to_label",
 ]
