@@ -51,7 +51,7 @@ class Page:
           const start = Date.now();
           const look = () => {{
             if ({condition}) resolve(true);
-            else if (Date.now() - start > 20000) reject(new Error("waited in vain"));
+            else if (Date.now() - start > 120000) reject(new Error("waited in vain"));
             else setTimeout(look, 20);
           }};
           look();

@@ -1,11 +1,12 @@
-"""Programs started in several processes, as accelerate launch does it."""
+"""Programs started in several processes, as accelerate launch does it, and the time of processes that ended."""
 
 import os
+import resource
 import subprocess
 import sys
 
 
-def launch(arguments, processes, timeout=300):
+def launch(arguments, processes, timeout=1200):
     """On a machine without GPUs accelerate launch starts several processes only if told of GPUs, and told not to use them."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes), "--num_machines", "1"]
     command += [
@@ -22,3 +23,9 @@ def launch(arguments, processes, timeout=300):
     environment |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     command += ["--multi_gpu"] if processes > 1 else ["--cpu"]
     return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=environment)
+
+
+def children_seconds():
+    """Processor time of all processes that this one has waited for: unlike a clock, it does not count what others do."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

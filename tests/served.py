@@ -103,7 +103,7 @@ def post(url, content, *, content_type="application/json"):
 
 def fetch(request):
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, answer.headers, _content(answer)
     except urllib.error.HTTPError as error:
         with error:

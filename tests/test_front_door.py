@@ -49,7 +49,7 @@ print(calls["answer"])
 
 def launch(folder, program, *arguments):
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1800)
 
 
 @pytest.fixture(scope="module")

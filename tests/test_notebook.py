@@ -25,7 +25,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = nbclient.NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]

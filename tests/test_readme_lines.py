@@ -109,7 +109,7 @@ def test_the_service_gives_them_over_http(folder):
             rows = json.load(response)["predictions"]
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=300)
     probs = [[row["probabilities"]["negative"], row["probabilities"]["positive"]] for row in rows]
     np.testing.assert_allclose(probs, answers(folder, "torch"), atol=1e-5)
 

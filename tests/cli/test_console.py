@@ -52,11 +52,18 @@ def test_without_a_terminal_short_work_shows_nothing(capsys):
 def test_jobs_without_a_terminal_show_a_line_a_minute(capsys, monkeypatch):
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(jobs, "LINE_SECONDS", 0.05)
+    lines = []
+
+    def shown_until(line):
+        end = time.monotonic() + 60
+        while line not in lines and time.monotonic() < end:
+            time.sleep(0.01)
+            lines.extend(capsys.readouterr().err.splitlines())
+
     with jobs.job_progress(7) as on_progress:
-        time.sleep(0.2)
+        shown_until("[0/7] running for 0 min")
         on_progress(StudyProgress(3, 7, 1, (), "kd", None, "no room"))
-        time.sleep(0.2)
-    lines = capsys.readouterr().err.splitlines()
+        shown_until("[3/7] running for 0 min")
     assert lines[0] == "[0/7] running for 0 min"
     assert "[3/7] kd: FAILED: no room" in lines
     assert lines[-1] == "[3/7] running for 0 min"

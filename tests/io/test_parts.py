@@ -39,7 +39,7 @@ def names(place):
 
 def test_what_a_killed_process_left_is_removed_by_the_next_who_writes_the_same(tmp_path):
     with start(tmp_path, "die") as killed:
-        assert killed.wait(60) == -signal.SIGKILL
+        assert killed.wait(300) == -signal.SIGKILL
     left = list(tmp_path.iterdir())
     assert len(left) == 2
     assert all(is_stale(path) for path in left)
@@ -60,7 +60,7 @@ def test_what_another_process_is_writing_stays(tmp_path):
             (folder / "x").write_text("ours")
         assert set(left) < set(tmp_path.iterdir())
         other.stdin.close()
-        assert other.wait(60) == 0
+        assert other.wait(300) == 0
     assert names(tmp_path) == ["a.json", "f"]
     assert (tmp_path / "a.json").read_text() == "{"  # the last one, complete
     assert (tmp_path / "f" / "x").read_text() == "ours"  # the first one

@@ -368,7 +368,7 @@ dc.distill((x, np.array(["no", "yes"])[(x.sum(axis=1) > 0) * 1]), teacher="mlp",
 
 def run_killed(count, folder):
     program = [sys.executable, "-c", KILLED, str(count), str(folder)]
-    return subprocess.run(program, capture_output=True, text=True, timeout=600)
+    return subprocess.run(program, capture_output=True, text=True, timeout=1800)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ main()
 
 def launch(program, *arguments):
     command_line = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command_line, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command_line, capture_output=True, text=True, timeout=1200)
 
 
 @pytest.fixture(scope="module")

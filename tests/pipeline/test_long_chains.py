@@ -33,7 +33,7 @@ def test_a_chain_of_two_thousand_stages_is_planned(tmp_path, by):
                 "terms": [{"loss": "cross_entropy"}, {"loss": "cross_entropy", "view": "mixed"}],
             }
         stages[f"s{number}"] = stage
-    begun = time.perf_counter()
+    begun = time.process_time()
     recipe = parse_recipe({"name": "chain", "data": {"train": str(tmp_path / "data.npz")}, "stages": stages})
     assert ordered_stages(recipe)[:3] == ["s0", "s1", "s2"]
     planned = plan(recipe, tmp_path / "store")
@@ -42,7 +42,7 @@ def test_a_chain_of_two_thousand_stages_is_planned(tmp_path, by):
     assert len(only_stages(recipe, ["s1500"]).stages) == 1501
     assert len(str(planned).splitlines()) > STAGES
     assert len(to_toml(recipe)) > STAGES
-    assert time.perf_counter() - begun < 60
+    assert time.process_time() - begun < 60
     if by == "teacher":
         facts = {name: {"teacher": table.get("teacher", "")} for name, table in as_table(recipe)["stages"].items()}
         assert main_stage(facts) == f"s{STAGES - 1}"

@@ -189,7 +189,7 @@ def test_two_runs_in_one_folder_at_once(place, tmp_path):
 
     holder = subprocess.Popen(
         [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\nfrom distilcal.io.locks import file_lock\n"
-         "with file_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)",
+         "with file_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)",
          str(tmp_path / "run" / ".lock")],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip

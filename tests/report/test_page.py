@@ -181,7 +181,7 @@ def in_browser(page_path, tmp_path, *, width, dark):
         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", frame.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     return json.loads(unescape(re.search(r'<pre id="out">(.*?)</pre>', done.stdout, flags=re.S).group(1)))
 
 

@@ -140,7 +140,7 @@ def test_columns_sort_and_cells_speak(folder, tmp_path):
     (tmp_path / "clicked.html").write_text(page, encoding="utf-8")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
                f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "clicked.html").as_uri()]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     seen = json.loads(unescape(re.search(r'<pre id="out">(.*?)</pre>', done.stdout, flags=re.S).group(1)))
     finite = {name: c["mean"] for name, c in CELLS.items() if c["mean"] is not None and math.isfinite(c["mean"])}
     up = sorted(finite, key=finite.__getitem__)
@@ -190,6 +190,10 @@ def test_a_stand_in_is_told_once_for_a_table(results):
     assert f"{', '.join(first['rows'])}: a small network" in notes
     assert "gap: pairs stand here" in notes
     assert render_study(results).count("a small network") == 1
+    first["here"] = []
+    notes = " ".join(table_notes(results, first))
+    assert "All of it here: a small network." in notes
+    assert ", ".join(first["rows"]) not in notes
 
 
 def test_the_terminal_gets_a_summary_of_the_tables(folder):

@@ -149,10 +149,10 @@ def test_many_faults_cost_no_more_than_one(body):
     """Each fault would be a message of its own, and a million bytes hold many."""
     unknown = b",".join(b'"k%d":0' % number for number in range(80_000))
     with server_in_thread(Student(Lengths(), ("a", "b"), "vectors")) as url:
-        begun = time.monotonic()
+        begun = time.process_time()  # of the server too, which is a thread; other processes do not count
         assert refused(post(f"{url}/predict", b'{"vectors": ' + body + b"}"))[0] in (413, 422)
         assert refused(post(f"{url}/predict", b"{" + unknown + b', "vectors": [[1]]}'))[0] == 422
-        assert time.monotonic() - begun < 2
+        assert time.process_time() - begun < 2
 
 
 def test_only_json_is_accepted(url):
@@ -165,7 +165,7 @@ def test_only_json_is_accepted(url):
 def test_a_body_without_a_length_is_stopped(url):
     """Chunks are counted as they come: the server answers long before the body would end."""
     address = urlparse(url)
-    with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+    with socket.create_connection((address.hostname, address.port), timeout=120) as client:
         client.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n")
         client.sendall(b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(3):
@@ -177,7 +177,7 @@ def test_a_body_without_a_length_is_stopped(url):
 
 def test_a_client_that_leaves_does_no_harm(url):
     address = urlparse(url)
-    with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+    with socket.create_connection((address.hostname, address.port), timeout=120) as client:
         client.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{")
     assert post(f"{url}/predict", {"texts": ["a"]})[0] == 200
 
@@ -258,7 +258,7 @@ def test_more_requests_than_allowed_are_refused_at_once():
     class Waits(Lengths):
         def compute_logits(self, data, on_progress=None):
             begun.release()
-            go_on.wait(20)
+            go_on.wait(120)
             return super().compute_logits(data)
 
     with server_in_thread(Student(Waits(), ("short", "long"), "texts"), max_requests=2) as url:
@@ -268,7 +268,7 @@ def test_more_requests_than_allowed_are_refused_at_once():
         ]
         for client in clients:
             client.start()
-        begun.acquire(timeout=20)
+        begun.acquire(timeout=120)
         while fetch(f"{url}/health")[2]["pending"] < 2:
             pass
         status, headers, content = post(f"{url}/predict", {"texts": ["a"]})
@@ -289,15 +289,15 @@ def test_requests_whose_client_has_left_are_not_run():
         def compute_logits(self, data, on_progress=None):
             rows.extend(data.inputs.text)
             begun.release()
-            go_on.wait(20)
+            go_on.wait(120)
             return super().compute_logits(data)
 
     with server_in_thread(Student(Waits(), ("short", "long"), "texts")) as url:
         first = threading.Thread(target=post, args=(f"{url}/predict", {"texts": ["first"]}))
         first.start()
-        begun.acquire(timeout=20)
+        begun.acquire(timeout=120)
         address = urlparse(url)
-        with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+        with socket.create_connection((address.hostname, address.port), timeout=120) as client:
             body = b'{"texts": ["second"]}'
             client.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n")
             client.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -225,12 +226,12 @@ def test_a_slow_service_is_given_up(monkeypatch):
     go_on = threading.Event()
 
     def answer(body):
-        go_on.wait(20)
+        go_on.wait(120)
         return labels("long")(body)
 
     with fake_service(answer) as (teacher, bodies):
-        slow = remote.remote_teacher(teacher, ("short", "long"), "texts", seconds=0.3)
-        with pytest.raises(TeacherError, match=r"did not answer within 0\.3 seconds"):
+        slow = remote.remote_teacher(teacher, ("short", "long"), "texts", seconds=1)
+        with pytest.raises(TeacherError, match="did not answer within 1 seconds"):
             undecided_student().predict(["a"], confidence=0.9, defer_to=slow)
         go_on.set()
     assert len(bodies) == 1
@@ -242,7 +243,7 @@ def test_a_service_that_sends_byte_after_byte_is_given_up(start):
         connection, _ = listener.accept()
         with connection, suppress(OSError):  # who asked has left
             connection.sendall(start)
-            for _ in range(400):
+            for _ in range(3000):
                 connection.sendall(b"1")
                 time.sleep(0.02)
 
@@ -252,7 +253,7 @@ def test_a_service_that_sends_byte_after_byte_is_given_up(start):
         begin = time.monotonic()
         with pytest.raises(TeacherError, match=r"did not answer within 0\.3 seconds"):
             remote.remote_teacher(f"http://127.0.0.1:{listener.getsockname()[1]}", ("short", "long"), "texts", seconds=0.3)
-        assert time.monotonic() - begin < 4
+        assert time.monotonic() - begin < 30  # all of it takes a minute
         thread.join()
 
 
@@ -361,14 +362,14 @@ def test_a_slow_teacher_holds_up_nobody_else():
 
     def waits(texts):
         begun.set()
-        go_on.wait(20)
+        go_on.wait(120)
         return ["long"] * len(texts)
 
     with server_in_thread(promising_student(), confidence=0.8, defer_to=waits) as url:
         answers = []
         client = threading.Thread(target=lambda: answers.append(post(f"{url}/predict", {"texts": ["abcd"]})[2]))
         client.start()
-        assert begun.wait(20)
+        assert begun.wait(120)
         assert answered(post(f"{url}/predict", {"texts": ["a"]})[2]) == ["short"]
         go_on.set()
         client.join()
@@ -380,7 +381,7 @@ def test_requests_that_wait_for_the_teacher_leave_the_queue():
 
     def waits(texts):
         begun.set()
-        go_on.wait(20)
+        go_on.wait(120)
         return ["long"] * len(texts)
 
     with (
@@ -388,7 +389,7 @@ def test_requests_that_wait_for_the_teacher_leave_the_queue():
         ThreadPoolExecutor(2) as clients,
     ):
         waiting = [clients.submit(post, f"{url}/predict", {"texts": ["abcd"]}) for _ in range(2)]
-        assert begun.wait(20)
+        assert begun.wait(120)
         while fetch(f"{url}/health")[2]["pending"] < 2:
             time.sleep(0.01)
         status, _, content = post(f"{url}/predict", {"texts": ["a"]})
@@ -404,15 +405,16 @@ def test_requests_that_wait_for_the_teacher_leave_the_queue():
 
 
 def test_a_service_that_is_too_slow_gets_a_pause(monkeypatch):
-    monkeypatch.setattr(app_module, "PAUSE_SECONDS", 2.0)
+    now = 100.0
+    monkeypatch.setattr(app_module, "time", SimpleNamespace(monotonic=lambda: now))
     go_on = threading.Event()
 
     def answer(body):
-        go_on.wait(20)
+        go_on.wait(120)
         return labels("long")(body)
 
     with fake_service(answer) as (service, bodies):
-        teacher = remote.remote_teacher(service, ("short", "long"), "texts", seconds=0.3)
+        teacher = remote.remote_teacher(service, ("short", "long"), "texts", seconds=1)
         with server_in_thread(promising_student(), confidence=0.8, defer_to=teacher) as url:
             first, second = (post(f"{url}/predict", {"texts": ["abcd"]})[2] for _ in range(2))
             assert answered(first, "reason") == ["the teacher failed; the log of the service says why"]
@@ -421,7 +423,7 @@ def test_a_service_that_is_too_slow_gets_a_pause(monkeypatch):
             assert len(bodies) == 1
             assert fetch(f"{url}/health")[2]["teacher"]["failing"] is True
             go_on.set()
-            time.sleep(2)
+            now += app_module.PAUSE_SECONDS
             assert answered(post(f"{url}/predict", {"texts": ["abcd"]})[2]) == ["long"]
             assert fetch(f"{url}/health")[2]["teacher"]["failing"] is False
 

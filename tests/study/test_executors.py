@@ -116,7 +116,7 @@ def test_a_killed_study_goes_on_where_it_stopped(place, finished_study, tmp_path
     running.stderr.close()
     time.sleep(0.2)
     assert not (tmp_path / "out" / "results.json").exists()
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     assert "from the store" in done.stderr
     found = json.loads((tmp_path / "out" / "results.json").read_text())

@@ -214,7 +214,8 @@ for name, settings in SETTINGS.items():
 from tiny import reviews, save_model
 if int(__import__("os").environ.get("RANK", "0")) == 0:
     save_model(out / "model", head=False)
-while not (out / "model" / "tokenizer.json").exists():
+    (out / "saved").touch()
+while not (out / "saved").exists():
     __import__("time").sleep(0.2)
 text = reviews(21, 0)
 rng = np.random.default_rng(0)
