@@ -234,7 +234,10 @@ def table_notes(results: Mapping[str, Any], table: Mapping[str, Any], *, paper: 
     for name, here in (*with_stand_ins(table["columns"], table["here"]), *with_stand_ins(table["rows"], table["row_here"])):
         if here:
             names_by_text.setdefault(here, []).append(name)
-    if names_by_text:
+    in_all = any(here and all(here) for here in (table["here"], table["row_here"]))
+    if len(names_by_text) == 1 and in_all:
+        yield as_sentence(f"All of it here: {next(iter(names_by_text))}")
+    elif names_by_text:
         yield as_sentence("; ".join(f"{', '.join(dict.fromkeys(names))}: {here}" for here, names in names_by_text.items()))
 
 
