@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
@@ -58,6 +59,19 @@ class TimedHttp(H11Protocol):
         super().resume_writing()
         if self._send_timer is not None:
             self._send_timer.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, and what comes after the head of a request that is being answered.
+
+        uvicorn alone would send a second answer to the latter, or let the application send one: both are errors in its log.
+        """
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.conn.our_state is not h11.SEND_RESPONSE and self.conn.our_state is not h11.IDLE:
+                self.transport.close()
+                return
+        super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
         """Start the clock of the next request."""
