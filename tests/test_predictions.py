@@ -238,3 +238,11 @@ def test_small_mistakes_are_said(predictions):
 def test_names_may_be_left_out_or_none():
     for names in ({}, {"ids": None, "classes": None, "label_probs": None}):
         assert Predictions([[1.0, 2.0]], [1], **names).classes == ("0", "1")
+
+
+def test_class_names_may_be_an_array_and_are_no_text():
+    logits = [[1.0, 2.0, 3.0]]
+    assert Predictions.from_logits(logits, classes=np.array(["x", "y", "z"])).classes == ("x", "y", "z")
+    assert Predictions.from_logits(logits, classes=np.array([])).classes == ("0", "1", "2")
+    with pytest.raises(InputError, match="the text 'xyz' for class names; give a list"):
+        Predictions.from_logits(logits, classes="xyz")

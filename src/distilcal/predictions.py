@@ -754,7 +754,9 @@ def check_class_names(names: Sequence[str]) -> None:
 
 
 def _class_names(names: Sequence[str] | None, k: int) -> tuple[str, ...]:
-    classes = tuple(str(name) for name in names or range(k))
+    if isinstance(names, str):  # its letters would be the names
+        raise InputError(f"the text {names!r:.80} for class names", remedy="give a list of names")
+    classes = tuple(str(name) for name in (range(k) if names is None or not len(names) else names))
     if len(classes) != k:
         raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
     check_class_names(classes)

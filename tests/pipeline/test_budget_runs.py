@@ -278,7 +278,7 @@ def test_a_second_search_with_the_same_store_is_refused(tmp_path):
     assert not (tmp_path / "run").exists() or {path.name for path in (tmp_path / "run").iterdir()} == {"data", ".lock"}
 
 
-@pytest.mark.parametrize("text", ["30", "abc", "0"])
+@pytest.mark.parametrize("text", ["30", "abc", "0", "99999999999h"])
 def test_invalid_budgets_are_one_line(tmp_path, text):
     done = command("distill", "--train", "no.csv", "--teacher", "x", "--budget", text, "--out", tmp_path / "run", code=2)
     assert "write it as 30m, 1h30m or 90s" in done.stderr

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from distilcal.errors import InputError
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
 PATTERN = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+LONGEST = 10**9  # seconds; more is a mistake
 REMEDY = "write it as 30m, 1h30m or 90s"
 
 
@@ -38,12 +38,12 @@ def parse_duration(value: str | float) -> float:
     if isinstance(value, str):
         seconds = _parse_text(value.strip().lower())
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = value
     else:
         raise InputError(f"a {type(value).__name__} is not a duration", source="budget", remedy=REMEDY)
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"the budget {value!r} is not a time in which to do something", source="budget", remedy=REMEDY)
-    return seconds
+    if not 0 < seconds <= LONGEST:  # nor NaN
+        raise InputError(f"the budget {value!r:.40} is not a time in which to do something", source="budget", remedy=REMEDY)
+    return float(seconds)
 
 
 def _parse_text(text: str) -> float:
