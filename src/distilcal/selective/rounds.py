@@ -70,8 +70,9 @@ def label_rounds(
     """Prepare to label rows in rounds such that much can be accepted.
 
     ``next_rows`` says which rows to label next, ``rounds_threshold`` what can be accepted, at the end or at any time before.
-    The promise is about the rows given here: of those above the threshold, at least a share ``accuracy`` is right. For new rows
-    from the same source it holds as far as these stand for them, so give many.
+    The promise is about the rows given here: of the predictions above the threshold, labelled rows included, at least a share
+    ``accuracy`` is right. If labels are most of what is accepted, the others alone may have less; for new rows from the same
+    source it holds as far as these stand for them. So give many rows beside the labels.
 
     Each slice holds the one before it. A random order of all rows, drawn now, is the order in which labels of each slice
     count, so rows labelled for one slice count for the next as well. A slice passes if its first labels have few enough
