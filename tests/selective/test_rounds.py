@@ -246,6 +246,11 @@ def test_what_cannot_work_is_refused_before_anything_is_labelled():
     for call in (next_rows, rounds_threshold):
         with pytest.raises(InputError, match="1 of the 2 rows"):
             call(plan, {3: -1, 5: 0})
+        for row in (-1, 100):
+            with pytest.raises(InputError, match=f"label for row {row}"):
+                call(plan, {row: 0, 5: 0})
+    with pytest.raises(InputError, match="cannot have 0 rows"):
+        next_rows(plan, {}, 0)
 
 
 @pytest.mark.parametrize("scores", [np.full(500, 0.9), np.full(500, 0.51), np.ones(500)])

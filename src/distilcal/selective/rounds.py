@@ -173,7 +173,7 @@ def next_rows(plan: LabelRounds, labels: Mapping[int, int | str], n: int = 10) -
     Raises
     ------
     InputError
-        If a label is missing.
+        If a label is missing or its row does not exist.
 
     Examples
     --------
@@ -182,7 +182,8 @@ def next_rows(plan: LabelRounds, labels: Mapping[int, int | str], n: int = 10) -
     >>> len(next_rows(plan, {})), bool((pool.confidence[next_rows(plan, {})] >= plan.confidences[0]).all())
     (10, True)
     """
-    assert n > 0, "a round has at least one row"
+    if n < 1:
+        raise InputError(f"a round cannot have {n} rows", remedy="give n ≥ 1")
     wrong = _mistakes(plan, labels)
     left = plan.budget - len(labels)
     chosen: list[int] = []
@@ -218,7 +219,7 @@ def rounds_threshold(plan: LabelRounds, labels: Mapping[int, int | str]) -> Thre
     Raises
     ------
     InputError
-        If a label is missing: rows that somebody could not label are not left out at random.
+        If a label is missing or its row does not exist: rows that somebody could not label are not left out at random.
 
     Examples
     --------
@@ -365,6 +366,11 @@ def _mistakes(plan: LabelRounds, labels: Mapping[int, int | str]) -> IntArray:
     wrong = np.full(len(plan.predictions) + 1, UNKNOWN)
     if labels:
         rows = np.fromiter(labels, dtype=np.int64, count=len(labels))
+        if rows.min() < 0 or rows.max() >= len(plan.predictions):
+            raise InputError(
+                f"there is a label for row {rows.min() if rows.min() < 0 else rows.max()}",
+                remedy=f"give row numbers from 0 to {len(plan.predictions) - 1}",
+            )
         labelled = replace(plan.predictions.select(rows), labels=np.array(list(labels.values())))
         labelled.require_labels()
         wrong[rows] = ~labelled.correct
