@@ -88,7 +88,8 @@ def test_every_benchmark_of_a_study_at_full_scale_states_its_sizes():
         study = load_study(name, "full", seeds=1)
         for job in expand(study).jobs.values():
             sources = (job.data.train, *job.data.ood)
-            named = {source.removeprefix("benchmark:") for source in sources if source.startswith("benchmark:")}
+            benchmarks = [source.removeprefix("benchmark:") for source in sources if source.startswith("benchmark:")]
+            named = {source.partition("@")[0] for source in benchmarks}
             unstated |= {name for name in named if not BENCHMARKS[name].sizes}
     assert unstated <= {"epitome_emotional_reactions", "epitome_explorations", "epitome_interpretations", "news_empathy"}
 
