@@ -255,3 +255,20 @@ def test_cards_of_other_networks_name_distilcal(tmp_path, settings, data, task):
     head, _ = front_matter(tmp_path)
     assert head["library_name"] == "distilcal"
     assert head["pipeline_tag"] == f"{task}-classification"
+
+
+@pytest.mark.parametrize("limit", [0, 300, 2000])
+@pytest.mark.parametrize("kind", ["texts", "vectors"])
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(classifier, tmp_path, kind, limit):
+    """Whoever writes the files, and whichever of them is the first that does not fit."""
+    resource = pytest.importorskip("resource")
+    if kind == "vectors":
+        classifier = build_classifier(ModelSettings(name="mlp", hidden=(300,)), vectors(4))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large|could not be"):
+            as_student(classifier).save_pretrained(tmp_path / "student")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())

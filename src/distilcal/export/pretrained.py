@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,9 @@ from distilcal.export.card import write_card
 from distilcal.export.graph import affine_map
 from distilcal.export.student import CALIBRATOR_FILES
 from distilcal.inference.onnx_description import encode_dev_rows
+from distilcal.io.atomic import system_errors
 from distilcal.io.folders import MANIFEST, write_manifest
+from distilcal.io.parts import part_folder
 from distilcal.models.classifier import CARD, WEIGHTS, Classifier, save_classifier
 from distilcal.models.inputs import TokenInputs
 from distilcal.models.network import Network
@@ -69,9 +70,8 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
         "dev": None if student.dev is None else encode_dev_rows(student.dev, student.teacher_correct),
         "required_accuracy": student.required_accuracy,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-        new = Path(temporary) / "new"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with part_folder(folder) as new:
         save_classifier(classifier, new, with_encoder=True, **facts)
         if record is not None and not record["folded"]:
             assert student.calibrator is not None
@@ -79,6 +79,7 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
             _add_warning_tensor(new)
         write_manifest(new)
         write_card(student, new)  # has no checksum: it is there to be edited
+        folder.mkdir(exist_ok=True)
         _move_files(new, folder)
 
 
@@ -190,7 +191,8 @@ def _add_warning_tensor(folder: Path) -> None:
     """Add a tensor that transformers reports as unexpected: whoever loads the folder without us is told."""
     path = folder / "model.safetensors"
     if path.exists():
-        save_file({**load_file(path), NOT_APPLIED: torch.zeros(1)}, path, metadata={"format": "pt"})
+        with system_errors(path):
+            save_file({**load_file(path), NOT_APPLIED: torch.zeros(1)}, path, metadata={"format": "pt"})
 
 
 def _move_files(new: Path, folder: Path) -> None:

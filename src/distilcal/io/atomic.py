@@ -6,6 +6,7 @@ import errno
 import json
 import lzma
 import os
+import re
 import stat
 import struct
 import tokenize
@@ -68,6 +69,40 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates private files
         os.replace(temporary, path)
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Turn what safetensors and tokenizers raise when the system refuses to write into the OSError that it is.
+
+    Both are written in Rust and have errors of their own, which name the system's in brackets.
+
+    Parameters
+    ----------
+    path : Path
+        What is written, for the message.
+
+    Raises
+    ------
+    OSError
+        If the disk is full, for instance.
+
+    Examples
+    --------
+    >>> with system_errors(Path("model")):
+    ...     raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+    Traceback (most recent call last):
+    OSError: [Errno 28] No space left on device: 'model'
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def check_output(path: Path) -> None:

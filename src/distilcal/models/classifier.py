@@ -19,7 +19,7 @@ from distilcal.config.loading import as_table
 from distilcal.config.schema import ModelSettings
 from distilcal.data import Choices, Dataset, Images, Texts
 from distilcal.errors import InputError
-from distilcal.io.atomic import check_input, read_json
+from distilcal.io.atomic import check_input, read_json, system_errors
 from distilcal.io.folders import digest
 from distilcal.models.image import build_image_network, convert_padded_resnet_state
 from distilcal.models.inputs import FrozenInputs, ImageInputs, ModelInputs, TokenInputs, VectorInputs, usable_length
@@ -337,13 +337,21 @@ def save_classifier(classifier: Classifier, folder: Path, *, with_encoder: bool 
     ('no', 'yes')
     """
     folder.mkdir(parents=True, exist_ok=True)
-    network, inputs = classifier.network, classifier.inputs
     card: dict[str, Any] = {
         "model": as_table(classifier.settings),
         "classes": list(classifier.classes),
         "multiple_choice": classifier.multiple_choice,
-        "feed": inputs.describe(),
+        "feed": classifier.inputs.describe(),
     }
+    with system_errors(folder):
+        _save_network(classifier, folder, card, with_encoder)
+    card.update(facts)
+    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def _save_network(classifier: Classifier, folder: Path, card: dict[str, Any], with_encoder: bool) -> None:
+    """Save the weights of a classifier and what its inputs need, and enter in the card what is needed to load them."""
+    network, inputs = classifier.network, classifier.inputs
     if isinstance(network, TextNetwork) and isinstance(inputs, TokenInputs):
         with quiet_transformers():
             network.model.save_pretrained(folder)
@@ -359,8 +367,6 @@ def save_classifier(classifier: Classifier, folder: Path, *, with_encoder: bool 
             inputs.encoder.model.save_pretrained(folder / ENCODER)
             inputs.token_inputs.tokenizer.save_pretrained(folder / ENCODER)
         card["encoder"] = ENCODER
-    card.update(facts)
-    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def load_classifier(folder: Path) -> Classifier:

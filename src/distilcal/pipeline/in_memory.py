@@ -24,6 +24,7 @@ from distilcal.data.table_source import Columns
 from distilcal.data.writing import file_suffix, write_dataset
 from distilcal.errors import InputError
 from distilcal.inference.called import bare_model
+from distilcal.io.atomic import system_errors
 from distilcal.models.pretrained import load_tokenizer, quiet_transformers
 from distilcal.pipeline.asking import (
     AskedTeacher,
@@ -328,7 +329,7 @@ def _save_model(model: Any, folder: Path) -> Path:
     """Save a model in a temporary folder beside the one that it is for, and return it."""
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
     try:
-        with quiet_transformers():
+        with quiet_transformers(), system_errors(folder):
             bare_model(model).save_pretrained(temporary)
             model_tokenizer(model, folder.name).save_pretrained(temporary)
         os.chmod(temporary, 0o755)  # mkdtemp creates private folders

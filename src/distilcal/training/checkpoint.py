@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from distilcal.dynamics import Recorder
 from distilcal.errors import StoreError
-from distilcal.io.atomic import check_format, parse_json
+from distilcal.io.atomic import check_format, parse_json, system_errors
 from distilcal.io.folders import DamagedWarning
 
 LAST, PREVIOUS = "last.safetensors", "previous.safetensors"
@@ -162,12 +162,10 @@ def save_aside(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, An
     tensors = _without_shared_memory(tensors)
     text = json.dumps({"format": FORMAT, **facts})
     try:
-        save_file(tensors, temporary, {"facts": text, "digest": _digest(tensors, text)})
+        with system_errors(path):
+            save_file(tensors, temporary, {"facts": text, "digest": _digest(tensors, text)})
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-    except SafetensorError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(None, f"{path.name} could not be written ({error})") from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
