@@ -35,6 +35,7 @@ from distilcal.pipeline import run_recipe
 
 STAGES = ("teacher", "student")
 ROWS, WIDTH, CLASSES = 300, 6, 3
+PROGRESS_INTERVAL = 60  # seconds between two lines that say how far it is
 
 
 @dataclass
@@ -131,6 +132,7 @@ def run_disturbed(soak: Soak, writers: int) -> None:
     """Run every recipe twice, some at a time, until all are finished."""
     waiting = list(range(soak.runs))
     running: dict[int, tuple[int, float]] = {}  # process → run, and when to kill it
+    last_report = time.monotonic()
     while waiting or running:
         while waiting and len(running) < writers:
             number = waiting.pop(0)
@@ -155,6 +157,10 @@ def run_disturbed(soak: Soak, writers: int) -> None:
                 waiting.insert(soak.rng.randint(0, min(3, len(waiting))), number)
             elif status:
                 soak.failures.append(f"run {number} failed; see {soak.place / 'log.txt'}")
+        if time.monotonic() - last_report > PROGRESS_INTERVAL:
+            last_report = time.monotonic()
+            finished = soak.runs - len(waiting) - len(running)
+            print(f"{finished} of {soak.runs} runs, {soak.kills} kills", flush=True)
         time.sleep(0.002)
 
 

@@ -203,8 +203,8 @@ class TrainSettings(FiniteSettings):
     clip: float = Field(default=1.0, ge=0, description="Largest norm of the gradient; 0: not clipped.")
     freeze_embeddings: bool = Field(
         default=False,
-        description="Keep the word embeddings of a text encoder as they are. They are half of the weights of a small encoder, and "
-        "on a CPU their gradient and update are up to half of a step.",
+        description="Keep the word embeddings of a text encoder as they are. They are half of the weights of a small encoder, "
+        "and on a CPU their gradient and update are up to half of a step.",
     )
     accumulate: int = Field(
         default=1,
