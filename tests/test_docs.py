@@ -1,11 +1,15 @@
 """Blocks of the documentation that are marked as tested are run, and print what stands below them."""
 
+import contextlib
+import functools
 import importlib
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -21,38 +25,76 @@ BLOCK = re.compile(r"<!-- tested: (\S+) -->\n```(python|console)\n(.*?)```\n(?:\
 EXAMPLES = [(page, *found) for page in PAGES for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
 # Blocks that import torch or train.
 TRAINS = ("distill-", "dynamics-", "training-", "mixing-", "models-", "losses-", "integrations-")
-CASES = [pytest.param(*e, id=e[1], marks=[pytest.mark.slow] if e[1].startswith(TRAINS) else []) for e in EXAMPLES]
+# Blocks that read what another one writes.
+READS = {"distill-python": "distill-predict", "dynamics-map": "dynamics-recorder", "dynamics-page": "dynamics-recorder"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder as `make eval` leaves it, with the made-up reviews of docs/guides/distill.md."""
+def run_block(tmp_path_factory):
+    """A function that runs a block, after the one whose files it reads; each runs once, and is asserted to end well.
+
+    The folder is as `make eval` leaves it, with the made-up reviews of docs/guides/distill.md.
+    """
     folder = tmp_path_factory.mktemp("docs")
     shutil.copytree(ROOT / "examples", folder / "examples")
     for command in (["examples/make_predictions.py", "demo"], ["examples/make_reviews.py", "reviews"]):
         subprocess.run([sys.executable, *command], cwd=folder, check=True, capture_output=True)
-    return folder
+    blocks = {name: (kind, block) for _, name, kind, block, _ in EXAMPLES}
+
+    @functools.cache
+    def run_in_folder(name):
+        if name in READS:
+            run_in_folder(READS[name])
+        kind, block = blocks[name]
+        if kind == "console":
+            return output_of_shell(block.split("\n", 1)[0].removeprefix("$ "), folder)
+        return output_of_training(block, folder) if name.startswith(TRAINS) else output_of_python(block, folder)
+
+    return run_in_folder
+
+
+def output_of_shell(line, folder):
+    line = line.replace("distilcal ", f"{Path(sys.executable).parent / 'distilcal'} ")
+    return output_of_process(line.replace("python ", f"{sys.executable} ", 1) if line.startswith("python ") else line, folder)
+
+
+def output_of_python(block, folder):
+    return output_of_process([sys.executable, "-c", block], folder)
+
+
+def output_of_process(command, folder):
+    # Readline, which pytest imports, exports COLUMNS to children that inherit the environment without being given it.
+    shell = isinstance(command, str)
+    done = subprocess.run(command, cwd=folder, shell=shell, capture_output=True, text=True, check=False, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def output_of_training(block, folder):
+    """Run a block in this process: torch and transformers, which take longer to import than most blocks to run, are here."""
+    import torch
+
+    printed = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed), torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # which are errors here, and of no concern to a reader who runs the block
+        exec(compile(block, "block", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
 
 
 def same(got: str, expected: str) -> None:
     assert [line.rstrip() for line in got.strip().splitlines()] == [line.rstrip() for line in expected.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("page", "name", "kind", "block", "output"), CASES)
-def test_documented_output(folder, page, name, kind, block, output):
-    if kind == "python":
-        command: list[str] | str = [sys.executable, "-c", block]
-    else:
-        first, output = block.split("\n", 1)
-        here = Path(sys.executable).parent
-        command = first.removeprefix("$ ").replace("distilcal ", f"{here / 'distilcal'} ")
-        command = command.replace("python ", f"{sys.executable} ", 1) if command.startswith("python ") else command
-    # Readline, which pytest imports, exports COLUMNS to children that inherit the environment without being given it.
-    done = subprocess.run(
-        command, cwd=folder, shell=kind == "console", capture_output=True, text=True, check=False, env={**os.environ}
-    )
-    assert done.returncode == 0, done.stderr
-    same(done.stdout, output)
+@pytest.mark.parametrize(
+    ("name", "kind", "block", "output"),
+    [pytest.param(*e[1:], id=e[1], marks=[pytest.mark.slow] if e[1].startswith(TRAINS) else []) for e in EXAMPLES],
+)
+def test_documented_output(run_block, name, kind, block, output):
+    same(run_block(name), block.split("\n", 1)[1] if kind == "console" else output)
+
+
+def test_blocks_have_names_of_their_own():
+    assert len({e[1] for e in EXAMPLES}) == len(EXAMPLES)
 
 
 def test_there_are_examples_on_every_subject():
