@@ -77,7 +77,7 @@ def test_unknown_names_list_the_near_ones(place, tmp_path):
     assert "did you mean Large" in command("study", study, "--only", "method=Lage", code=2).stderr
     assert "did you mean near" in command("study", study, "--only", "task=neer", code=2).stderr
     assert "write it as method=A,task=B" in command("study", study, "--only", "Large", code=2).stderr
-    assert "cannot be read" in command("study", tmp_path / "none.toml", code=2).stderr
+    assert "none.toml: there is no such file" in command("study", tmp_path / "none.toml", code=2).stderr
 
 
 def test_a_value_is_set_along_its_path(place):
