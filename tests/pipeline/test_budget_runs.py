@@ -80,7 +80,7 @@ def finished(tmp_path_factory):
 
         patch.setattr(Stage, "outputs", record)
         result = dc.distill(**vectors(out=folder / "run", store=folder / "store", ood={"other": table(5)}))
-        yield result, seen
+    return result, seen
 
 
 def test_a_budget_ends_with_an_ordinary_run(finished):
