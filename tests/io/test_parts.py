@@ -96,6 +96,25 @@ def test_a_file_system_without_locks_still_writes_and_removes_nothing_of_others(
     assert names(tmp_path) == [left.name, "a.json"]
 
 
+def test_who_removes_a_folder_that_another_was_killed_while_removing_removes_the_rest(tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "x").write_text("x")
+    script = """
+import os, shutil, signal, sys
+from pathlib import Path
+from distilcal.io.parts import remove_folder
+shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+remove_folder(Path(sys.argv[1]))
+"""
+    killed = subprocess.run([sys.executable, "-c", script, str(folder)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not folder.exists()
+    assert len(names(tmp_path)) == 1
+    remove_folder(folder)
+    assert names(tmp_path) == []
+
+
 def test_a_removed_folder_is_gone_as_a_whole(tmp_path, monkeypatch):
     (tmp_path / "f" / "inside").mkdir(parents=True)
     (tmp_path / "f" / "inside" / "a").write_text("a")

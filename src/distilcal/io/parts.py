@@ -196,9 +196,10 @@ def remove_folder(folder: Path) -> None:
     Parameters
     ----------
     folder : Path
-        The folder; nothing is done if it does not exist.
+        The folder. If it does not exist, only what a process that was killed while it removed this folder has left is removed.
     """
     if not folder.exists():
+        remove_stale_parts(folder)
         return
     with suppress(FileNotFoundError), part_folder(folder) as part:  # another process may be faster
         os.replace(folder, part / folder.name)
