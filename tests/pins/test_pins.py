@@ -147,26 +147,30 @@ def shrunk(stage, model="", epochs=2, lr=0.01):
 
 
 RECIPES = {
-    "aum_saliency": (*TEXTS, *shrunk("map", "bert", epochs=1)),
+    "aum_saliency": (*TEXTS, *shrunk("map", "varied", epochs=1, lr=0.003)),
     "born_again": (*TEXTS, *(s for name in ("first", "second", "third") for s in shrunk(name, "distilbert"))),
     "calibrated_student": (
         *IMAGES,
         "data.limit_test=25",
         "data.corrupt=['frost:3']",
         "stages.alone.train.epochs=1",
-        "stages.alone.train.lr=0.02",
+        "stages.alone.train.lr=0.002",
     ),
     "cross_architecture": (*TEXTS, *shrunk("teacher", "roberta"), *shrunk("student", "bert")),
     "demo": (
         *TEXTS,
         "data.unlabelled=['other.csv']",
         "data.limit_unlabelled=40",
-        *(s for name in ("teacher", "alone", "labelled-only", "hard-labels", "student") for s in shrunk(name, "bert")),
+        *(
+            s
+            for name in ("teacher", "alone", "labelled-only", "hard-labels", "student")
+            for s in shrunk(name, "varied", lr=0.003)
+        ),
     ),
     "distill": (*TEXTS, *shrunk("teacher", "bert"), *shrunk("alone", "distilbert"), *shrunk("student", "distilbert")),
     "frozen": (*TEXTS, *shrunk("teacher", "bert", 4, 0.01), *shrunk("student", "bert", 4, 0.01)),
     "images": (*IMAGES, "stages.student.model.name=resnet8", "stages.student.train.epochs=2", "stages.student.train.lr=0.02"),
-    "informed_mixup": (*TEXTS, *shrunk("map", "bert")),
+    "informed_mixup": (*TEXTS, *shrunk("map", "varied", lr=0.003)),
     "predictions_teacher": (*TEXTS, "data.ood=[]", *shrunk("student", "distilbert")),
     "reverse": (*TEXTS, *shrunk("teacher", "distilbert"), *shrunk("student", "bert")),
     "self_distillation": (*TEXTS, *shrunk("teacher", "distilbert"), *shrunk("student", "distilbert")),
