@@ -67,14 +67,14 @@ def expand_templates(table: Mapping[str, Any], changes: Mapping[str, Any]) -> di
     """
     listed = merge_tables({name: table.get(name, {}) for name in SECTIONS}, _only(changes, SECTIONS))
     for name in SECTIONS:
-        if not isinstance(listed[name], Mapping):
-            raise InputError(f"{name} = {listed[name]!r}, expected a table", remedy=f"write [{name}]")
+        _as_table(listed[name], name)
     crossing = _Crossing(_parse_lists(listed["pairs"], listed["each"]), listed["values"])
     base = crossing.cross_table(_without(table, SECTIONS), {}, "")
     changed = crossing.cross_table(_without(changes, SECTIONS), {}, "")
     for kind in ("grids", "tasks"):  # a misspelt name would add a new one, and the change would be lost
-        for name in changed.get(kind, {}):
-            check_known(name, base.get(kind, {}), f"the scale changes {kind}.{name}: there is no")
+        known = _as_table(base.get(kind, {}), kind)
+        for name in _as_table(changed.get(kind, {}), f"{kind} of the scale"):
+            check_known(name, known, f"the scale changes {kind}.{name}: there is no")
     study = merge_tables(base, changed)
     networks = crossing.cross_table(listed["networks"], {}, "networks")
     _apply_networks(study, networks)
@@ -182,6 +182,20 @@ def check_known(name: str, known: Iterable[str], problem: str) -> None:
     names = list(known)
     if name not in names:
         raise InputError(f"{problem} {name!r}", remedy=f"did you mean {closest(name, names)}?")
+
+
+def _as_table(value: Any, where: str) -> Mapping[str, Any]:
+    """Return the value, which must be a table."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where} = {value!r}, expected a table", remedy="write [table] or { key = value }")
+    return value
+
+
+def _as_list(value: Any, where: str) -> Sequence[Any]:
+    """Return the value, which must be a list."""
+    if not isinstance(value, list):
+        raise InputError(f"{where} = {value!r}, expected a list", remedy="write [[list]] or [ … ]")
+    return value
 
 
 def _only(table: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
@@ -326,18 +340,21 @@ def _apply_networks(study: dict[str, Any], networks: Mapping[str, Any]) -> None:
     """Give every stage the settings of its network, and every task those of its pair."""
     by_role: dict[str, str] = {}  # stage → role in the task's pair
     by_name: dict[str, str] = {}  # stage → network that is the same in every task
-    for name, stage in study.get("stages", {}).items():
+    for name, stage in _as_table(study.get("stages", {}), "stages").items():
         if not isinstance(stage, dict) or "network" not in stage:
             continue
         network = stage.pop("network")
-        role = str(network).strip("{}")
+        if not isinstance(network, str):
+            raise InputError(f"stages.{name}.network = {network!r}, expected a name", remedy="give the name of a network")
+        role = network.strip("{}")
         if role in ROLES:
             by_role[name] = role
             continue
         check_known(network, networks, f"stages.{name}: there is no network")
         by_name[name] = network
-        study["stages"][name] = merge_tables(_without(networks[network], DESCRIPTIVE), stage)
-    for name, task in study.get("tasks", {}).items():
+        settings = _as_table(networks[network], f"networks.{network}")
+        study["stages"][name] = merge_tables(_without(settings, DESCRIPTIVE), stage)
+    for name, task in _as_table(study.get("tasks", {}), "tasks").items():
         if isinstance(task, Mapping):
             changed = _with_changed_networks(name, task, networks, by_name)
             study["tasks"][name] = _with_pair(name, changed, networks, by_role)
@@ -347,13 +364,15 @@ def _with_changed_networks(
     name: str, task: Mapping[str, Any], networks: Mapping[str, Any], by_name: Mapping[str, str]
 ) -> Mapping[str, Any]:
     """A task with what it changes in networks in the stages that name these."""
-    changes = task.get("networks", {})
-    for network in changes:
+    changes = _as_table(task.get("networks", {}), f"tasks.{name}.networks")
+    for network, settings in changes.items():
         check_known(network, networks, f"tasks.{name}: there is no network")
-    stages = dict(task.get("stages", {}))
+        _as_table(settings, f"tasks.{name}.networks.{network}")
+    stages = dict(_as_table(task.get("stages", {}), f"tasks.{name}.stages"))
     for stage, network in by_name.items():
         if network in changes:
-            stages[stage] = merge_tables(_without(changes[network], DESCRIPTIVE), stages.get(stage, {}))
+            own = _as_table(stages.get(stage, {}), f"tasks.{name}.stages.{stage}")
+            stages[stage] = merge_tables(_without(changes[network], DESCRIPTIVE), own)
     return {**task, "stages": stages} if stages else task
 
 
@@ -365,15 +384,20 @@ def _with_pair(name: str, task: Mapping[str, Any], networks: Mapping[str, Any], 
         if by_role:
             raise InputError(f"tasks.{name} has no pair of networks", remedy='write pair = "teacher/student"')
         return result
+    if not isinstance(pair, str) or pair.count("/") != 1:
+        raise InputError(f"tasks.{name}.pair = {pair!r}, expected two networks", remedy='write pair = "teacher/student"')
     own = merge_tables(networks, task.get("networks", {}))
     names = dict(zip(ROLES, pair.split("/"), strict=True))
     stages = dict(result.get("stages", {}))
     for network in names.values():
         check_known(network, own, f"tasks.{name}: there is no network")
+        _as_table(own[network], f"networks.{network}")
     for stage, role in by_role.items():
-        stages[stage] = merge_tables(_without(own[names[role]], DESCRIPTIVE), stages.get(stage, {}))
+        changes = _as_table(stages.get(stage, {}), f"tasks.{name}.stages.{stage}")
+        stages[stage] = merge_tables(_without(own[names[role]], DESCRIPTIVE), changes)
     bound = {role: {"": network, "title": network, **own[network]} for role, network in names.items()}
-    here = {key: _fill_roles(text, bound) for key, text in result.get("here", {}).items()}
+    texts = _as_table(result.get("here", {}), f"tasks.{name}.here")
+    here = {key: _fill_roles(text, bound) if isinstance(text, str) else text for key, text in texts.items()}
     return {**result, "stages": stages, "here": here}
 
 
@@ -387,7 +411,7 @@ def _fill_roles(text: str, bound: Bindings) -> str:
 def _apply_places(study: dict[str, Any], places: Mapping[str, Any]) -> None:
     """Replace the names of lists of places in tables, claims and figures by their entries."""
     for kind, keys in (("tables", ("rows", "columns")), ("claims", ("places",)), ("figures", ("places",))):
-        for entry in study.get(kind, ()):
+        for entry in _as_list(study.get(kind, []), kind):
             for key in keys:
                 if isinstance(entry, dict) and key in entry:
                     where = f"{kind} {entry.get('name') or entry.get('text', '')!r}"
@@ -396,15 +420,13 @@ def _apply_places(study: dict[str, Any], places: Mapping[str, Any]) -> None:
 
 def _spliced(entries: Any, places: Mapping[str, Any], where: str) -> Iterator[Any]:
     """Places, with names of lists replaced by the entries of the list; ``{ places = "x", … }`` adds to each of them."""
-    if isinstance(entries, str):
-        entries = [entries]
-    for entry in entries:
+    for entry in [entries] if isinstance(entries, str) else _as_list(entries, where):
         if isinstance(entry, str):
             check_known(entry, places, f"{where}: there is no list of places")
             yield from _spliced(places[entry], places, where)
         elif isinstance(entry, Mapping) and "places" in entry:
             for place in _spliced(entry["places"], places, where):
-                yield {**place, **_without(entry, ("places",))}
+                yield {**_as_table(place, f"{where}: a place"), **_without(entry, ("places",))}
         elif isinstance(entry, Mapping) and entry.get("against") and entry["against"] == entry.get("method"):
             yield _without(entry, ("against",))  # a row is not compared with itself
         else:
