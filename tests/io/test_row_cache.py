@@ -2,11 +2,13 @@
 
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 from distilcal.io.folders import DamagedWarning, digest
+from distilcal.io.locks import file_lock
 from distilcal.io.row_cache import RowCache
 
 
@@ -52,6 +54,20 @@ def test_rows_that_another_computes_are_waited_for(tmp_path):
     first.join()
     assert calls == [6]
     np.testing.assert_array_equal(found["logits"], values)
+
+
+def test_the_lock_of_a_process_that_was_killed_after_storing_is_removed_and_a_held_one_stays(tmp_path):
+    keys = np.array(["a", "b"])
+    fetch = partial(RowCache(tmp_path, "network").fetch, keys, ("logits",), lambda rows: {"logits": np.eye(2)[rows]})
+    expected = fetch()["logits"]
+    lock = tmp_path / "network" / ".lock"
+    lock.touch()
+    with file_lock(lock):
+        assert np.array_equal(fetch()["logits"], expected)
+        assert lock.exists()
+    lock.touch()
+    assert np.array_equal(fetch()["logits"], expected)
+    assert not lock.exists()
 
 
 def test_repeated_content_is_computed_once(tmp_path):

@@ -206,6 +206,22 @@ def is_locked(path: Path) -> bool:
         os.close(handle)
 
 
+def remove_stale_lock(path: Path) -> None:
+    """Remove the lock file of a process that was killed; one that is held stays, and so does one that cannot be removed.
+
+    Parameters
+    ----------
+    path : Path
+        The lock file, which need not exist.
+    """
+    if not path.exists():
+        return
+    with suppress(OSError):
+        release = _acquire(path, wait=False)
+        if release is not None:
+            release()
+
+
 def _acquire(path: Path, *, wait: bool) -> Callable[[], None] | None:
     """Take a lock and return what releases it; None if another process holds it and it is not to be waited for."""
     if fcntl is None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.io.folders import digest, is_intact, sealed_folder
-from distilcal.io.locks import file_lock
+from distilcal.io.locks import file_lock, remove_stale_lock
 from distilcal.io.parts import SUFFIX, remove_if_stale
 
 ComputeRows = Callable[[NDArray[np.int64]], Mapping[str, NDArray[Any]]]
@@ -65,8 +65,11 @@ class RowCache:
         known = np.zeros(len(distinct), dtype=bool)
         values: dict[str, NDArray[Any]] = {}
         self._look_up(distinct, names, known, values)
-        if not known.all():
-            with file_lock(self.folder / ".lock", on_wait=lambda: None):
+        lock = self.folder / ".lock"
+        if known.all():
+            remove_stale_lock(lock)  # of a process that was killed after it had stored these rows
+        else:
+            with file_lock(lock, on_wait=lambda: None):
                 self._look_up(distinct, names, known, values)  # another process may just have computed them
                 if not known.all():
                     missing = np.flatnonzero(~known)
