@@ -98,4 +98,5 @@ def test_adafocal_follows_the_evaluation_of_each_epoch(tmp_path):
     expected = train(tmp_path / "b", named={"terms": TERMS["adafocal"], "eval_dataset": dev}, **changes)
     gamma = found.objective.terms[0].loss.gamma
     assert not torch.equal(gamma, torch.ones_like(gamma))
-    assert torch.equal(gamma, expected.objective.terms[0].loss.gamma)
+    # Not bit by bit: a row's logits are rounded by its place in a batch, and the two have other batches.
+    torch.testing.assert_close(gamma, expected.objective.terms[0].loss.gamma, rtol=1e-6, atol=0)
