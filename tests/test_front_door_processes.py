@@ -27,7 +27,7 @@ folder = sys.argv[1]
 rows = json.load(open(f"{folder}/rows.json"))
 settings = {"out": f"{folder}/run", "store": f"{folder}/store", "epochs": 1, "lr": 0.005, "alone": False, "progress": False}
 dc.distill(rows, teacher, student=f"{folder}/encoder", **settings)
-print("asked", len(asked))
+sys.stdout.write(f"asked {len(asked)}\\n")  # in one piece: the launcher's processes do not buffer, and share the output
 """
 
 
