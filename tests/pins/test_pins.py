@@ -140,15 +140,15 @@ TEACHER = "{name='resnet20_padded', weights='models/resnet20.safetensors', label
 IMAGES = ("data.train=images.npz", "data.limit=48", f"stages.teacher.model={TEACHER}", "accuracy=0.4")
 
 
-def shrunk(stage, model="", epochs=2, lr=0.01):
+def shrunk(stage, model="", epochs=2, lr=0.003):
     """A stage that learns in a second, from a tiny model."""
     named = [f"stages.{stage}.model.name=models/{model}"] if model else []
     return (*named, f"stages.{stage}.train.epochs={epochs}", f"stages.{stage}.train.lr={lr}")
 
 
 RECIPES = {
-    "aum_saliency": (*TEXTS, *shrunk("map", "varied", epochs=1, lr=0.003)),
-    "born_again": (*TEXTS, *(s for name in ("first", "second", "third") for s in shrunk(name, "distilbert"))),
+    "aum_saliency": (*TEXTS, *shrunk("map", "bert", epochs=1)),
+    "born_again": (*TEXTS, *(s for name in ("first", "second", "third") for s in shrunk(name, "distilbert", lr=0.002))),
     "calibrated_student": (
         *IMAGES,
         "data.limit_test=25",
@@ -161,16 +161,12 @@ RECIPES = {
         *TEXTS,
         "data.unlabelled=['other.csv']",
         "data.limit_unlabelled=40",
-        *(
-            s
-            for name in ("teacher", "alone", "labelled-only", "hard-labels", "student")
-            for s in shrunk(name, "varied", lr=0.003)
-        ),
+        *(s for name in ("teacher", "alone", "labelled-only", "hard-labels", "student") for s in shrunk(name, "bert")),
     ),
     "distill": (*TEXTS, *shrunk("teacher", "bert"), *shrunk("alone", "distilbert"), *shrunk("student", "distilbert")),
     "frozen": (*TEXTS, *shrunk("teacher", "bert", 4, 0.01), *shrunk("student", "bert", 4, 0.01)),
     "images": (*IMAGES, "stages.student.model.name=resnet8", "stages.student.train.epochs=2", "stages.student.train.lr=0.02"),
-    "informed_mixup": (*TEXTS, *shrunk("map", "varied", lr=0.003)),
+    "informed_mixup": (*TEXTS, *shrunk("map", "bert")),
     "predictions_teacher": (*TEXTS, "data.ood=[]", *shrunk("student", "distilbert")),
     "reverse": (*TEXTS, *shrunk("teacher", "distilbert"), *shrunk("student", "bert")),
     "self_distillation": (*TEXTS, *shrunk("teacher", "distilbert"), *shrunk("student", "distilbert")),
