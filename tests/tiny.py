@@ -12,7 +12,7 @@ from distilcal.data import Dataset, texts
 GOOD = "great lovely superb fun charming brilliant moving sharp".split()  # noqa: SIM905
 BAD = "awful dull boring clumsy weak noisy stale flat".split()  # noqa: SIM905
 REST = "film plot actor scene music script the a of with".split()  # noqa: SIM905
-ARCHITECTURES = ("bert", "roberta", "distilbert", "deberta-v2", "deberta", "mpnet", "electra")
+ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "deberta-v2", "deberta", "mpnet", "electra")
 
 
 def sentences(count: int, seed: int) -> tuple[list[str], list[str]]:

@@ -19,7 +19,9 @@ from distilcal.models import (
     run_network,
     save_classifier,
 )
+from distilcal.models.network import Mix
 from distilcal.models.pretrained import load_text_model, resolve_model
+from distilcal.models.text import AFTER_ATTENTION, first_token_only
 
 
 def classifier(folder, kind="bert", data=None, **settings):
@@ -45,6 +47,38 @@ def test_embed_encode_head_is_the_whole(tmp_path, kind):
     torch.testing.assert_close(network.head(features), logits)
     assert features.shape == (3, 16)
     assert logits.shape == (3, 2)
+
+
+@pytest.mark.parametrize("kind", sorted(AFTER_ATTENTION))
+def test_only_the_first_token_goes_through_the_end_of_the_last_layer(tmp_path, kind, monkeypatch):
+    made = classifier(tmp_path / kind, kind)
+    network = made.network.eval()
+    inputs = made.inputs.prepare(reviews()).batch(np.array([0, 3, 5]))
+    lengths = []
+    linear = [module for module in network.layers[-1].modules() if isinstance(module, torch.nn.Linear)]
+    watched = max(linear, key=lambda module: module.out_features)  # the first of the two that are four times as wide
+    watched.register_forward_hook(lambda module, args, output: lengths.append(args[0].shape[1]))
+    weight, partner = torch.tensor([0.3, 0.8, 1.0]), torch.tensor([1, 2, 0])
+
+    def outputs():
+        with torch.no_grad():
+            mixed = [network(inputs, Mix(weight, layer, partner=partner)) for layer in range(1, len(network.layers) + 1)]
+            return [network(inputs), *mixed]
+
+    short = outputs()
+    assert set(lengths) == {1}
+    monkeypatch.setattr("distilcal.models.text.AFTER_ATTENTION", {})
+    for (logits, features), whole in zip(short, outputs(), strict=True):
+        torch.testing.assert_close(logits, whole.logits)
+        torch.testing.assert_close(features, whole.features)
+    assert lengths[-1] == inputs["input_ids"].shape[1]
+
+
+def test_a_model_is_left_as_it_was_after_an_error(tmp_path):
+    model = classifier(tmp_path).network.model
+    with pytest.raises(ZeroDivisionError), first_token_only(model):
+        raise ZeroDivisionError
+    assert model.base_model(torch.tensor([[2, 5, 6, 3]])).last_hidden_state.shape == (1, 4, 16)
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
@@ -262,7 +296,7 @@ def test_layers_must_exist(tmp_path):
         build_classifier(ModelSettings(name=str(tmp_path), layers=(0, 9)), reviews())
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "deberta-v2"])
+@pytest.mark.parametrize("kind", [*sorted(AFTER_ATTENTION), "deberta-v2"])
 def test_multiple_choice_scores_each_ending(tmp_path, kind):
     from transformers import AutoModelForMultipleChoice
 
@@ -278,6 +312,7 @@ def test_multiple_choice_scores_each_ending(tmp_path, kind):
     assert found["features"].shape == (3, 3, 16)
     batch = made.inputs.prepare(data).batch(np.array([0, 1, 2]))
     with torch.no_grad():
+        torch.testing.assert_close(made.network(batch).logits, made.network.model(**batch).logits)
         features = made.network.encode(made.network.embed(batch), batch)
         torch.testing.assert_close(made.network.head(features), torch.from_numpy(found["logits"]), atol=1e-5, rtol=1e-5)
     one = Dataset(choices(["the film"], [["awful dull", "great", "fun"]]), [0], ("0", "1", "2"))

@@ -22,7 +22,7 @@ from distilcal.inference.onnx import LOGITS, PROBABILITIES
 from distilcal.models.classifier import Classifier
 from distilcal.models.inputs import FrozenInputs, ImageInputs, TokenInputs, VectorInputs
 from distilcal.models.network import Output, Tensors
-from distilcal.models.text import TextNetwork
+from distilcal.models.text import TextNetwork, first_token_only
 from distilcal.predictions import FloatArray
 
 UNCALIBRATED = "uncalibrated_probabilities"
@@ -66,7 +66,8 @@ class LogitsOfTensors(nn.Module):
         """Return logits (N, K) of tensors in the order of ``names``."""
         tensors = dict(zip(self.names, values, strict=True))
         if isinstance(self.network, TextNetwork):
-            logits: Tensor = self.network.model(**tensors).logits
+            with first_token_only(self.network.model):
+                logits: Tensor = self.network.model(**tensors).logits
             return logits
         if self.encoder is not None:
             tensors = {"vectors": self._frozen_features(tensors)}

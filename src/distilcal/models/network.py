@@ -137,7 +137,8 @@ def mix_after_layer(layers: Sequence[nn.Module], mix: Mix, attention_mask: Tenso
     def mix_output(module: nn.Module, args: Any, output: Any) -> Any:
         states = output if isinstance(output, Tensor) else output[0]
         if attention_mask is not None:
-            states = states * attention_mask[..., None].to(states.dtype)
+            # After the last layer there may be the first token only.
+            states = states * attention_mask[:, : states.shape[1], None].to(states.dtype)
         mixed = lerp(states, states.index_select(0, partner), mix.weight)
         return mixed if isinstance(output, Tensor) else (mixed, *output[1:])
 
