@@ -1,5 +1,9 @@
 """Sealed folders: complete or absent, and checked."""
 
+import builtins
+import io
+from pathlib import Path
+
 import pytest
 
 from distilcal.errors import InputError, NewerFormatError
@@ -125,3 +129,22 @@ def test_a_linked_folder_keeps_its_own_manifest(tmp_path):
         write_manifest(aside / "map", owner="map")
     link_folder(tmp_path / "f" / "map", tmp_path / "copy")
     assert is_intact(tmp_path / "copy", owner="map")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "manifest.json"])
+def test_a_folder_that_cannot_be_read_is_not_damaged_and_stays(tmp_path, monkeypatch, name):
+    """A file of another user, or a disk that does not answer for a moment."""
+    folder = tmp_path / "f"
+    fill(folder)
+    opened = io.open
+
+    def refused(file, *arguments, **settings):
+        if Path(file).name == name:
+            raise PermissionError(13, "Permission denied", str(file))
+        return opened(file, *arguments, **settings)
+
+    with monkeypatch.context() as patch, pytest.raises(PermissionError, match=name):
+        patch.setattr(io, "open", refused)
+        patch.setattr(builtins, "open", refused)
+        is_intact(folder, owner="me")
+    assert is_intact(folder, owner="me")

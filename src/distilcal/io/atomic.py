@@ -232,6 +232,8 @@ def read_json(path: Path) -> Any:
     ------
     InputError
         If the file is missing, is not JSON or has a key twice; the message names it.
+    OSError
+        If the file is there and cannot be read.
 
     Examples
     --------
@@ -248,7 +250,7 @@ def read_json(path: Path) -> Any:
         return parse_json(path.read_text(encoding="utf-8"), source=str(path))
     except InputError:
         raise
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         raise InputError("this file is missing or damaged", source=str(path), remedy=remedy) from None
 
 

@@ -254,6 +254,8 @@ def is_intact(folder: Path, **facts: Any) -> bool:
     ------
     InputError
         If a newer version of distilcal wrote the folder, which then stays as it is.
+    OSError
+        If a file is there and cannot be read, as one of another user: that is no damage, and the folder stays as it is.
     """
     remove_stale_parts(folder)
     if not folder.exists():
@@ -280,7 +282,7 @@ def _matches_manifest(folder: Path, facts: dict[str, Any]) -> bool:
 def _matches(path: Path, expected: str) -> bool:
     try:
         return file_digest(path) == expected
-    except OSError:  # it is missing or cannot be read
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
 
 
