@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError, NewerFormatError
-from distilcal.io.parts import part_file
+from distilcal.io.parts import part_file, umask
 
 NPY_MAGIC = b"\x93NUMPY"  # the first bytes of a single array saved with numpy.save
 
@@ -67,7 +67,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates private files
+        os.chmod(temporary, 0o666 & ~umask())  # mkstemp creates private files
         os.replace(temporary, path)
 
 
@@ -528,9 +528,3 @@ def _check_npz(file: BinaryIO, path: Path) -> None:
             raise InputError("this is a single array, not an .npz", source=str(path), remedy="save it with numpy.savez")
         raise zipfile.BadZipFile
     file.seek(0)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -94,7 +94,7 @@ def part_folder(folder: Path) -> Iterator[Path]:
             break
         os.close(held)
     try:
-        os.chmod(part, 0o755)  # mkdtemp creates private folders
+        os.chmod(part, 0o777 & ~umask())  # mkdtemp creates private folders
         yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -203,6 +203,13 @@ def remove_folder(folder: Path) -> None:
         return
     with suppress(FileNotFoundError), part_folder(folder) as part:  # another process may be faster
         os.replace(folder, part / folder.name)
+
+
+def umask() -> int:
+    """Return the permissions that new files and folders of this process do not have."""
+    current = os.umask(0)
+    os.umask(current)
+    return current
 
 
 def _open(part: Path) -> int | None:
