@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from distilcal.errors import InputError, MissingDependencyError
 from distilcal.export import as_student
 from distilcal.export.report import AccuracyWarning
 from distilcal.inference.onnx import METADATA, load_onnx
+from distilcal.io.atomic import atomic_write
 from distilcal.models import build_classifier
 from distilcal.training import fit, predict
 from distilcal.views import build_term
@@ -244,3 +246,30 @@ def test_a_network_that_cannot_be_traced_is_refused(files, tmp_path, monkeypatch
     monkeypatch.setattr(torch.onnx, "export", fails)
     with pytest.raises(InputError, match="cannot export this network: no such operator"):
         files[1].export_onnx(tmp_path / "student.onnx")
+
+
+def test_a_full_disk_keeps_an_earlier_export_with_its_tokenizer(tmp_path, monkeypatch):
+    """Another student with another tokenizer under the same name: the graph does not fit any more."""
+    from tiny import save_model
+    from tokenizers.normalizers import Lowercase
+
+    from distilcal.export import load_student
+
+    student = load_student(save_model(tmp_path / "model", labels=("neg", "pos"), num_hidden_layers=1))
+    target = tmp_path / "exported" / "student.onnx"
+    target.parent.mkdir()
+    student.export_onnx(target)
+    before = {path.name: path.read_bytes() for path in target.parent.iterdir()}
+    student.classifier.inputs.tokenizer.backend_tokenizer.normalizer = Lowercase()
+
+    @contextmanager
+    def full(path):
+        with atomic_write(path) as file:
+            if path == target:
+                raise OSError(28, "No space left on device")
+            yield file
+
+    monkeypatch.setattr("distilcal.export.onnx_file.atomic_write", full)
+    with pytest.raises(OSError, match="No space left"):
+        student.export_onnx(target)
+    assert {path.name: path.read_bytes() for path in target.parent.iterdir()} == before

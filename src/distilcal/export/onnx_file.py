@@ -8,7 +8,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -233,11 +233,14 @@ def _write_files(
         model = add_calibration(content.logits, content.calibrator, student.classes)
     entry = model.metadata_props.add()
     entry.key, entry.value = METADATA, _describe(student, content, tokenizer_path.name, tokenizer).to_json()
+    contents = {path: append_digest(model.SerializeToString())}
     if tokenizer is not None:
-        with atomic_write(tokenizer_path) as file:
-            file.write(tokenizer)
-    with atomic_write(path) as file:
-        file.write(append_digest(model.SerializeToString()))
+        contents[tokenizer_path] = tokenizer
+    with ExitStack() as files:  # both replace those of an earlier export when both are complete: they only fit together
+        for name, content in contents.items():
+            file = files.enter_context(atomic_write(name))
+            file.write(content)
+            file.flush()
     return path
 
 
