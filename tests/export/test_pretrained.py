@@ -1,8 +1,11 @@
 """A saved student gives its calibrated probabilities in plain transformers, and calibration is never applied twice."""
 
+import errno
 import json
 import logging
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -197,7 +200,26 @@ def test_files_of_the_user_stay(classifier, tmp_path):
     as_student(classifier).save_pretrained(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert (tmp_path / ".git").is_dir()
-    assert not [path for path in tmp_path.parent.iterdir() if path.name.startswith(f".{tmp_path.name}")]
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_the_folder_may_be_a_disk_of_its_own(classifier, tmp_path, monkeypatch):
+    """A volume of a container, or a link to another disk: files cannot be renamed onto it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    renamed = os.replace
+
+    def on_one_disk(source, target):
+        if (disk in Path(source).parents) != (disk in Path(target).parents):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        renamed(source, target)
+
+    monkeypatch.setattr(os, "replace", on_one_disk)
+    for _ in range(2):
+        as_student(classifier).save_pretrained(disk)
+        assert load_student(disk).classes == classifier.classes
+    assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+    assert not list(disk.glob(".*"))
 
 
 # ---- the model card ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,8 +72,7 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
         "dev": None if student.dev is None else encode_dev_rows(student.dev, student.teacher_correct),
         "required_accuracy": student.required_accuracy,
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with part_folder(folder) as new:
+    with _created(folder), part_folder(folder / "model") as new:  # in it, because it may be a disk of its own
         save_classifier(classifier, new, with_encoder=True, **facts)
         if record is not None and not record["folded"]:
             assert student.calibrator is not None
@@ -79,8 +80,21 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
             _add_warning_tensor(new)
         write_manifest(new)
         write_card(student, new)  # has no checksum: it is there to be edited
-        folder.mkdir(exist_ok=True)
         _move_files(new, folder)
+
+
+@contextmanager
+def _created(folder: Path) -> Iterator[None]:
+    """Create a folder unless it exists, and remove it again if the block fails before anything is in it."""
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # not empty
+                folder.rmdir()
+        raise
 
 
 def _check_folder(folder: Path) -> None:
@@ -97,11 +111,11 @@ def _check_folder(folder: Path) -> None:
         )
     if folder.is_dir() and not (folder / CARD).exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise InputError("the folder is not empty and holds no saved student", source=str(folder), remedy="give a new folder")
-    parent = folder.resolve().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not os.access(parent, os.W_OK):
-        raise InputError("the folder is not writable", source=str(parent), remedy="choose another")
+    there = folder.resolve()
+    while not there.exists():
+        there = there.parent
+    if not os.access(there, os.W_OK):
+        raise InputError("the folder is not writable", source=str(there), remedy="choose another")
 
 
 def _with_calibration(student: TorchStudent) -> tuple[Classifier, dict[str, Any] | None]:
