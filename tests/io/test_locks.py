@@ -1,5 +1,6 @@
 """Locks between processes and threads."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -84,3 +85,19 @@ def test_a_system_without_flock_uses_filelock_and_names_the_remedy(tmp_path, mon
     monkeypatch.setitem(sys.modules, "filelock", None)
     with pytest.raises(MissingDependencyError, match="distilcal\\[train\\]"), file_lock(tmp_path / "l"):
         pass
+
+
+def test_the_lock_of_another_user_is_looked_at_without_writing(tmp_path, monkeypatch):
+    opened = os.open
+
+    def readable(path, flags, *mode):
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, *mode)
+
+    with file_lock(tmp_path / "l"), monkeypatch.context() as patch:
+        patch.setattr(os, "open", readable)
+        assert is_locked(tmp_path / "l")
+    (tmp_path / "l").touch()
+    monkeypatch.setattr(os, "open", readable)
+    assert not is_locked(tmp_path / "l")

@@ -195,11 +195,11 @@ def is_locked(path: Path) -> bool:
         On a system that cannot tell, whether the file exists.
     """
     try:
-        handle = os.open(path, os.O_RDWR)
+        handle = os.open(path, os.O_RDONLY)  # the file of another user can be read only
     except FileNotFoundError:
         return False
     try:
-        return not try_lock(handle)
+        return not try_lock(handle, shared=True)  # which needs no more than reading, also on a network's disk
     except OSError:
         return True
     finally:
