@@ -1,6 +1,9 @@
 """The results of a finished run stay until new ones are complete, and nothing of them is left then."""
 
 import json
+import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import distilcal as dc
+from distilcal.config.loading import load_recipe
+from distilcal.errors import InputError
 from distilcal.pipeline import results, run
 from distilcal.pipeline.results import NEW, new_results
 
@@ -102,3 +107,21 @@ def test_damaged_metrics_of_an_earlier_run_are_replaced(tmp_path, finished):
     (tmp_path / "run" / "metrics.json").write_text("[1")
     distil(tmp_path)
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["stages"]
+
+
+@pytest.mark.parametrize("locked", ["student", "student/predictions", "teacher/predictions"])
+def test_results_that_cannot_be_replaced_are_refused_before_any_work(tmp_path, finished, monkeypatch, locked):
+    """Some of its folders are of another user, or were made read-only."""
+    folder = tmp_path / "run" / locked
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
+    with pytest.raises(InputError, match=f"{re.escape(str(folder))}' is not writable; give a new folder"):
+        distil(tmp_path, epochs=2)
+    assert files(tmp_path / "run") == finished
+
+
+def test_a_file_in_the_way_of_a_stage_loses_no_result(tmp_path, finished):
+    (tmp_path / "run" / "small").write_text("mine")
+    (tmp_path / "r.toml").write_text((tmp_path / "run" / "recipe.toml").read_text().replace("stages.alone", "stages.small"))
+    with pytest.raises(FileExistsError):
+        run.run_recipe(load_recipe(tmp_path / "r.toml"), tmp_path / "run", tmp_path / "store")
+    assert files(tmp_path / "run") == {**finished, "small": b"mine"}

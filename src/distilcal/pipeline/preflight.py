@@ -128,7 +128,7 @@ def check_folders(folder: Path, store: Path) -> None:
     Raises
     ------
     InputError
-        With the folder, and a file in it that does not belong to a run.
+        With the folder, and a file in it that does not belong to a run, or a folder in it whose content cannot be replaced.
     """
     for path, remedy in ((folder, "give the folder of a run"), (store, "give the folder of the store")):
         _check_creatable(path, remedy)
@@ -143,6 +143,14 @@ def check_folders(folder: Path, store: Path) -> None:
             source=str(folder),
             remedy="give a new folder",
         )
+    for stage in (path.parent for path in folder.glob("*/stage.json")):
+        for path in (stage, *stage.rglob("*")):
+            if path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
+                raise InputError(
+                    f"the results of an earlier run are in it, and {str(path)!r} is not writable",
+                    source=str(folder),
+                    remedy="give a new folder",
+                )
 
 
 def _check_creatable(path: Path, remedy: str) -> None:

@@ -201,9 +201,10 @@ def _replace_results(folder: Path, new: Path) -> None:
     ``metrics.json`` goes first and comes last: a run that is killed in between counts as not finished.
     """
     earlier, stages = _stage_names(folder), _stage_names(new)
+    for name in stages:
+        (folder / name).mkdir(exist_ok=True)  # first: a file of the user may be in the way
     (folder / METRICS).unlink(missing_ok=True)
     for name in stages:
-        (folder / name).mkdir(exist_ok=True)
         _replace_entries(new / name, folder / name, MODEL_FILES)
     for name in earlier:
         if name not in stages:
