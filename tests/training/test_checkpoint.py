@@ -1,5 +1,6 @@
 """Resuming: the same end after an interruption, and states of other runs are not used."""
 
+import os
 import shutil
 import warnings
 
@@ -247,3 +248,13 @@ def test_checkpoints_of_other_versions_are_named(tmp_path):
     save_file({"a": torch.ones(2)}, path)
     with pytest.raises(StoreError, match="damaged"):
         load_tensors(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of Unix")
+def test_a_checkpoint_can_be_read_by_whom_the_user_lets_read_new_files(tmp_path):
+    before = os.umask(0o002)
+    try:
+        save_tensors(tmp_path / "last.safetensors", {"a": torch.ones(2)}, {"key": "k"})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "last.safetensors").stat().st_mode & 0o777 == 0o664

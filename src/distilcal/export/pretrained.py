@@ -34,7 +34,7 @@ from distilcal.export.student import CALIBRATOR_FILES
 from distilcal.inference.onnx_description import encode_dev_rows
 from distilcal.io.atomic import system_errors
 from distilcal.io.folders import MANIFEST, write_manifest
-from distilcal.io.parts import part_folder
+from distilcal.io.parts import give_usual_mode, part_folder
 from distilcal.models.classifier import CARD, WEIGHTS, Classifier, save_classifier
 from distilcal.models.inputs import TokenInputs
 from distilcal.models.network import Network
@@ -78,6 +78,7 @@ def write_pretrained(student: TorchStudent, folder: Path) -> None:
             assert student.calibrator is not None
             student.calibrator.save(new / record["file"])
             _add_warning_tensor(new)
+        give_usual_mode(new)
         write_manifest(new)
         write_card(student, new)  # has no checksum: it is there to be edited
         _move_files(new, folder)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.errors import InputError, NewerFormatError
-from distilcal.io.parts import part_file, umask
+from distilcal.io.parts import give_usual_mode, part_file
 
 NPY_MAGIC = b"\x93NUMPY"  # the first bytes of a single array saved with numpy.save
 
@@ -67,7 +67,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~umask())  # mkstemp creates private files
+        give_usual_mode(temporary)
         os.replace(temporary, path)
 
 

@@ -94,7 +94,7 @@ def part_folder(folder: Path) -> Iterator[Path]:
             break
         os.close(held)
     try:
-        os.chmod(part, 0o777 & ~umask())  # mkdtemp creates private folders
+        give_usual_mode(part)
         yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -205,11 +205,20 @@ def remove_folder(folder: Path) -> None:
         os.replace(folder, part / folder.name)
 
 
-def umask() -> int:
-    """Return the permissions that new files and folders of this process do not have."""
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def give_usual_mode(path: Path) -> None:
+    """Give a file, or a folder and all in it, the permissions that the user's umask leaves to new ones.
+
+    What tempfile and safetensors create is private.
+
+    Parameters
+    ----------
+    path : Path
+        The file or folder.
+    """
+    umask = os.umask(0)
+    os.umask(umask)
+    for each in (path, *path.rglob("*")):
+        os.chmod(each, (0o777 if each.is_dir() else 0o666) & ~umask)
 
 
 def _open(part: Path) -> int | None:

@@ -25,7 +25,7 @@ from distilcal.data.writing import file_suffix, write_dataset
 from distilcal.errors import InputError
 from distilcal.inference.called import bare_model
 from distilcal.io.atomic import system_errors
-from distilcal.io.parts import umask
+from distilcal.io.parts import give_usual_mode
 from distilcal.models.pretrained import load_tokenizer, quiet_transformers
 from distilcal.pipeline.asking import (
     AskedTeacher,
@@ -333,7 +333,7 @@ def _save_model(model: Any, folder: Path) -> Path:
         with quiet_transformers(), system_errors(folder):
             bare_model(model).save_pretrained(temporary)
             model_tokenizer(model, folder.name).save_pretrained(temporary)
-        os.chmod(temporary, 0o777 & ~umask())  # mkdtemp creates private folders
+        give_usual_mode(temporary)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -24,6 +24,7 @@ from distilcal.dynamics import Recorder
 from distilcal.errors import StoreError
 from distilcal.io.atomic import check_format, parse_json, system_errors
 from distilcal.io.folders import DamagedWarning
+from distilcal.io.parts import give_usual_mode
 
 LAST, PREVIOUS = "last.safetensors", "previous.safetensors"
 FORMAT = 2  # of these files; 1 had no checksums
@@ -164,6 +165,7 @@ def save_aside(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, An
     try:
         with system_errors(path):
             save_file(tensors, temporary, {"facts": text, "digest": _digest(tensors, text)})
+        give_usual_mode(temporary)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
     except BaseException:
