@@ -59,6 +59,12 @@ def test_json_is_written_whole_and_damage_is_named(tmp_path):
             read_json(tmp_path / name)
 
 
+def test_a_name_of_a_file_that_is_no_text_is_kept_in_json(tmp_path):
+    name = os.fsdecode(b"runs/\xff")
+    write_json(tmp_path / "a.json", {"command": name, name: 1})
+    assert read_json(tmp_path / "a.json") == {"command": name, name: 1}
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links and modes of Unix")
 def test_a_link_is_followed_and_the_mode_is_the_user_s(tmp_path):
     (tmp_path / "real.txt").write_text("old")

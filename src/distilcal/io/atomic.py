@@ -211,8 +211,10 @@ def write_json(path: Path, value: Any) -> None:
     value : object
         Anything JSON can represent; NaN and infinity are refused with a ValueError.
     """
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    content = text.encode("utf-8", "backslashreplace")  # bytes of a file's name that are no text, as \udcff, which is JSON
     with atomic_write(path) as file:
-        file.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        file.write(content + b"\n")
 
 
 def read_json(path: Path) -> Any:
