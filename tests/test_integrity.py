@@ -218,6 +218,17 @@ def test_foreign_files_are_named_and_never_removed(place):
     assert command("check", run, "--repair", code=1).stdout.count("foreign: ") == 2
 
 
+def test_what_commands_write_into_a_run_is_not_foreign(place):
+    run = place / "run"
+    command("map", run)
+    command("export", run, run / "model.onnx")
+    for name in ("points.csv", "best.toml", "sweep.json"):  # of a sweep, whose folder is that of a run
+        (run / name).write_text("")
+    assert (run / "teacher" / "map.csv").exists()
+    assert (run / "model.report.json").exists()
+    assert kinds(run) == []
+
+
 def test_checkpoints_are_verified(place):
     work = place / "store" / "work" / KEY
     work.mkdir(parents=True)

@@ -27,10 +27,12 @@ SEARCH_LOCK = "budget"  # in the locks of a store, while a search within a budge
 CHECKPOINTS = ("last.safetensors", "previous.safetensors")
 RUN_FILES = (
     MANIFEST, "recipe.toml", "environment.json", "metrics.json", "evaluation.json", "report.html", "budget.json",
-    ".budget.json", "frontier.html", "frontier.svg", "data", "track", "model.onnx", LOCK, NEW,
+    ".budget.json", "frontier.html", "frontier.svg", "points.csv", "best.toml", "sweep.json", "data", "track", "model.onnx",
+    "model.tokenizer.json", "model.report.json", LOCK, NEW,
 )  # fmt: skip
 MODEL_FILES = (
-    "predictions", "calibrator.json", "calibrator.npz", "model", "dynamics", "history.json", "stage.json",
+    "predictions", "calibrator.json", "calibrator.npz", "model", "dynamics", "history.json", "stage.json", "map.csv",
+    "map.html",
 )  # fmt: skip
 
 
