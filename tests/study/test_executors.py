@@ -123,3 +123,15 @@ def test_a_killed_study_goes_on_where_it_stopped(place, finished_study, tmp_path
     assert 0 < found["trained"] < 12
     whole = json.loads((finished_study[0] / "out" / "results.json").read_text())
     assert without_times(found) == without_times(whole)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fault"), [(OSError(28, "No space left on device", "stages"), False), (KeyError("dev"), True)]
+)
+def test_a_full_disk_is_one_line_and_a_fault_of_ours_is_logged(monkeypatch, caplog, error, is_fault):
+    def fails(**_):
+        raise error
+
+    monkeypatch.setattr("distilcal.study.job.run_job", fails)
+    assert executors.run_in_worker({"name": "big"}) == {"error": executors.error_text(error)}
+    assert ("Traceback" in caplog.text) == is_fault

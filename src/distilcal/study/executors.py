@@ -64,9 +64,22 @@ def run_in_worker(arguments: Arguments) -> dict[str, Any]:
     try:
         return run_job(**arguments)
     except Exception as error:
-        if not isinstance(error, DistilcalError):
-            logger.exception("job %s failed", arguments.get("name"))
+        log_fault(error, f"job {arguments.get('name')} failed")
         return {"error": error_text(error)}
+
+
+def log_fault(error: Exception, message: str) -> None:
+    """Log an error with its traceback if it is a fault of ours: our own errors, and a full disk, say what to do.
+
+    Parameters
+    ----------
+    error : Exception
+        The error that is being handled.
+    message : str
+        What failed.
+    """
+    if not isinstance(error, DistilcalError | OSError):
+        logger.exception(message)
 
 
 def error_text(error: BaseException) -> str:

@@ -6,7 +6,6 @@ small, and the same in every executor.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -31,10 +30,8 @@ from distilcal.pipeline.preflight import check_recipe
 from distilcal.pipeline.stage import MAP, Stage, plan_stages
 from distilcal.pipeline.train import run_stage
 from distilcal.predictions import Predictions
-from distilcal.study.executors import error_text
+from distilcal.study.executors import error_text, log_fault
 from distilcal.training.distributed import ProcessGroup
-
-logger = logging.getLogger(__name__)
 
 RESAMPLES = 500
 SHOWN = 200  # examples of a class in a projection of features
@@ -107,7 +104,7 @@ def run_job(
             try:
                 result["measured"] = _measured(stage, splits, measure, store_dir)
             except Exception as error:  # the stage is trained, and others can still learn from it
-                logger.exception("%s was trained, but could not be measured", name)
+                log_fault(error, f"{name} was trained, but could not be measured")
                 result["not_measured"] = error_text(error)
     return {**result, "trained": not was_stored, "seconds": time.perf_counter() - start_time}
 
