@@ -274,6 +274,22 @@ def test_a_reader_that_goes_away_loses_no_file(folder):
     assert (folder / "r.html").exists()
 
 
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_closed_stream_is_as_good_as_one_that_nobody_reads(folder, stream):
+    command = f"{sys.executable} -m distilcal eval {folder / 'test.npz'} --intervals 20 --html {folder / 'r.html'} {stream}>&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "r.html").exists()
+
+
+def test_a_mistake_has_its_exit_code_where_it_cannot_be_told(folder):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "distilcal", "eval", str(folder / "nothing.npz")], stderr=full, check=False
+        )
+    assert done.returncode == 2
+
+
 def test_output_that_cannot_be_written_is_said(folder):
     command = [sys.executable, "-m", "distilcal", "eval", str(folder / "test.npz"), "--intervals", "20"]
     with open("/dev/full", "w") as full:

@@ -1,5 +1,6 @@
 """What is shown while a command works: log lines on standard error, a bar on a terminal, one voice of several processes."""
 
+import io
 import logging
 import sys
 import time
@@ -8,7 +9,7 @@ import warnings
 import pytest
 
 from distilcal.cli import jobs
-from distilcal.cli.console import counting_bar, log_to_console, plain_warnings, share_bar
+from distilcal.cli.console import counting_bar, echo, log_to_console, plain_warnings, share_bar
 from distilcal.study.scheduler import StudyProgress
 from distilcal.training import TrainingProgress
 
@@ -28,6 +29,21 @@ def test_log_lines_go_to_standard_error_while_a_command_runs(capsys):
     printed = capsys.readouterr()
     assert printed.err == "training 7 parameters\nnote: few examples\n"
     assert printed.out == ""
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_work(monkeypatch):
+    """Its disk is full, or who read it is gone."""
+
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    monkeypatch.setattr(sys, "stdout", Full())
+    with log_to_console():
+        logger.info("training")
+    with pytest.raises(OSError, match="No space left"):
+        echo("the result")
 
 
 def test_only_the_main_process_speaks(capsys, monkeypatch):

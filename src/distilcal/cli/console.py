@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,13 @@ def echo(message: object, *, err: bool = False, nl: bool = True) -> None:
     nl : bool, default True
         Whether to end the line.
     """
-    click.echo(printable(str(message)), err=err, nl=nl)
+    try:
+        click.echo(printable(str(message)), err=err, nl=nl)
+    except OSError:
+        if not err:
+            raise
+        # A log that nobody reads any more, or on a full disk, does not stop the work.
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def echo_json(value: Any) -> None:

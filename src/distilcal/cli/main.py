@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -42,8 +41,9 @@ class Commands(click.Group):
     """
 
     def main(self, *args: Any, **settings: Any) -> Any:
-        if sys.stdout is None:  # closed by the caller
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by the caller
+                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" in its place
@@ -76,8 +76,7 @@ class Commands(click.Group):
         try:
             return super().invoke(context)
         except StoppedBySignal as stopped:
-            with suppress(OSError):  # the terminal may be gone
-                echo(f"stopped by {stopped}", err=True)
+            echo(f"stopped by {stopped}", err=True)
             raise click.exceptions.Exit(stopped.exit_code) from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class LineBar:
         if done > self._first:
             seconds = (now - self._began) / (done - self._first) * (total - done)
             left = f", about {_rough_time(seconds)} left"
-        print(f"{description}: {done / total:.0%}{left}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # a log that nobody reads any more, or on a full disk, does not stop the work
+            print(f"{description}: {done / total:.0%}{left}", file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """Write nothing more."""
