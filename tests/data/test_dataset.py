@@ -4,6 +4,8 @@ import csv
 import gzip
 import json
 import lzma
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -284,6 +286,23 @@ def test_a_folder_of_pictures(tmp_path):
         read_dataset(tmp_path / "pics")
     (tmp_path / "pics" / "cat" / "odd.png").write_bytes(b"no picture")
     with pytest.raises(InputError, match="odd.png.*cannot be read"):
+        read_dataset(tmp_path / "pics")
+
+
+def test_a_folder_of_pictures_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
+    """It is of another user: without its pictures the data would be others."""
+    for name in ("cat/old", "dog"):
+        (tmp_path / "pics" / name).mkdir(parents=True)
+        Image.new("RGB", (6, 5)).save(tmp_path / "pics" / name / "a.png")
+    listed = os.scandir
+
+    def refused(path="."):
+        if Path(path).name == "old":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(PermissionError, match="old"):
         read_dataset(tmp_path / "pics")
 
 

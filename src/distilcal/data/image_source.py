@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -113,10 +114,9 @@ def read_image_folder(path: Path, classes: Sequence[str] | None = None, size: in
     files: list[Path] = []
     labels: list[str] = []
     for folder in folders:
-        for file in sorted(folder.rglob("*")):
-            if file.suffix.lower() in IMAGE_SUFFIXES:
-                files.append(file)
-                labels.append(folder.name)
+        pictures = find_pictures(folder)
+        files += pictures
+        labels += [folder.name] * len(pictures)
     if not files:
         raise InputError("no folder of pictures per class is in it", source=str(path), remedy="lay it out as CLASS/PICTURE.png")
     names = tuple(folder.name for folder in folders) if classes is None else tuple(classes)
@@ -144,11 +144,36 @@ def read_pictures(path: Path, size: int | None = None) -> Dataset:
     InputError
         If there are no pictures, one cannot be read, or sizes differ.
     """
-    files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+    files = find_pictures(path)
     if not files:
         raise InputError("there are no pictures in it", source=str(path), remedy=f"give {', '.join(IMAGE_SUFFIXES)}")
     ids = np.array([str(Path(path.name) / file.relative_to(path)) for file in files])
     return Dataset(Images(read_picture_files(files, size)), ids=ids, name=str(path))
+
+
+def find_pictures(folder: Path) -> list[Path]:
+    """Return all pictures in a folder and in the folders in it, sorted.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+
+    Returns
+    -------
+    list of Path
+
+    Raises
+    ------
+    OSError
+        If a folder cannot be listed: without its pictures the data would be others.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    found = [Path(place, name) for place, _, names in os.walk(folder, onerror=fail) for name in names]
+    return sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def read_picture_files(files: Sequence[Path], size: int | None = None) -> NDArray[np.uint8]:
