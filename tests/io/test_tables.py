@@ -144,3 +144,15 @@ def test_rows_written_as_csv_are_read_back(tmp_path):
     write_csv(file, {"text": ['a "quoted", ☂\n'], "n": [1]})
     (tmp_path / "t.csv").write_bytes(file.getvalue())
     assert read_table(tmp_path / "t.csv").columns == {"text": ['a "quoted", ☂\n'], "n": ["1"]}
+
+
+def test_a_parquet_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(parquet, "ParquetFile", refused)
+    with pytest.raises(InputError, match="t.parquet: cannot be read: Permission denied; check the file"):
+        read_table(tmp_path / "t.parquet")

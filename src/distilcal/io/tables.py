@@ -601,6 +601,8 @@ def _arrow_errors(source: str) -> Iterator[None]:
     pyarrow, _ = import_pyarrow()
     try:
         yield
+    except PermissionError:
+        raise InputError("cannot be read: Permission denied", source=source, remedy="check the file") from None
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError):  # damaged text is decoded late
         raise InputError("the file is damaged or is not parquet", source=source, remedy="write it again") from None
 
