@@ -3,6 +3,7 @@
 import os
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,3 +259,17 @@ def test_a_checkpoint_can_be_read_by_whom_the_user_lets_read_new_files(tmp_path)
     finally:
         os.umask(before)
     assert (tmp_path / "last.safetensors").stat().st_mode & 0o777 == 0o664
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged_and_stays(interrupted, tmp_path, monkeypatch):
+    """It is of another user, who shares the store."""
+    shutil.copytree(interrupted[0], tmp_path / "work")
+
+    def refused(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(PermissionError, match="last.safetensors"):
+        patch.setattr(Path, "open", refused)
+        train(tmp_path / "work", recorder=new_recorder())
+    _, result = train(tmp_path / "work", recorder=new_recorder())
+    assert result.resumed_at

@@ -195,13 +195,17 @@ def load_tensors(path: Path, key: str | None = None) -> tuple[dict[str, Tensor],
         If the file is damaged, of an earlier version or of another run.
     NewerFormatError
         If it is of a newer version.
+    OSError
+        If it is there and cannot be read, as that of another user.
     """
+    try:
+        path.open("rb").close()  # safetensors does not tell a file that cannot be read from a damaged one
+    except FileNotFoundError:
+        return None
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        return None
     except (SafetensorError, OSError, *_DAMAGE):
         raise _unusable(path, "damaged") from None
     text = metadata.get("facts", "")
