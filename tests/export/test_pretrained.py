@@ -184,6 +184,9 @@ def test_folders_that_hold_something_else_are_refused(run, classifier, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="a file, not a folder"):
         student.save_pretrained(tmp_path / "file")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(InputError, match="a link that leads nowhere"):
+        student.save_pretrained(tmp_path / "circle")
     (tmp_path / "project" / "encoder").mkdir(parents=True)
     for name in ("README.md", "calibrator.json", "encoder/mine.txt"):
         (tmp_path / "project" / name).write_text("mine")

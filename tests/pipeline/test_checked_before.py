@@ -254,6 +254,16 @@ def test_folders_of_runs_and_sweeps_may_be_used_again(tmp_path):
     check_folders(folder, folder / "store")
 
 
+def test_links_that_lead_nowhere_or_in_a_circle(tmp_path):
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    for name in ("circle", "gone"):
+        with pytest.raises(InputError, match="this is a link that leads nowhere"):
+            check_folders(tmp_path / name, tmp_path / "store")
+    (tmp_path / ".lock").write_text("")
+    check_folders(tmp_path, tmp_path / "store")  # with links in it
+
+
 @pytest.mark.parametrize("name", ["a\nb", "a/b", "a\\b", "x" * 250, "é" * 125])
 def test_splits_are_named_like_files(name):
     with pytest.raises(InputError, match="name"):

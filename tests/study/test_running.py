@@ -289,3 +289,13 @@ note = ""
 def test_a_set_that_is_not_there_is_named(place, tmp_path):
     with pytest.raises(InputError, match="there is no set 'mars' to measure on"):
         run_job(as_table(near_recipe(place)), "small", str(tmp_path), measure=Measure(("mars",), {}))
+
+
+@pytest.mark.parametrize("name", ["out", "store"])
+def test_a_folder_that_is_a_file_is_refused_before_any_job(place, tmp_path, name):
+    study = load_study(str(place / "tiny.toml"), seeds=1)
+    folders = {"out": tmp_path / "out", "store": tmp_path / "store"}
+    folders[name].write_text("mine")
+    with pytest.raises(InputError, match=f"{name}: this is a file"):
+        run_study(study, folders["out"], folders["store"], InProcessExecutor())
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -99,8 +99,9 @@ def _created(folder: Path) -> Iterator[None]:
 
 
 def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError("this is a file, not a folder", source=str(folder), remedy="give the name of a folder")
+    if os.path.lexists(folder) and not folder.is_dir():
+        kind = "a file" if folder.exists() else "a link that leads nowhere"
+        raise InputError(f"this is {kind}, not a folder", source=str(folder), remedy="give the name of a folder")
     if (folder / "metrics.json").exists():
         raise InputError("this is the folder of a run", source=str(folder), remedy="give the name of another folder")
     stage = folder.resolve().parent

@@ -131,10 +131,11 @@ def check_folders(folder: Path, store: Path) -> None:
         With the folder, and a file in it that does not belong to a run, or a folder in it whose content cannot be replaced.
     """
     for path, remedy in ((folder, "give the folder of a run"), (store, "give the folder of the store")):
-        _check_creatable(path, remedy)
+        check_creatable(path, remedy)
     if folder.resolve() == store.resolve():
         raise InputError(f"the run and the store are one folder, {str(folder)!r}", remedy="give two")
-    names = sorted(path.name for path in folder.iterdir() if path.resolve() != store.resolve()) if folder.is_dir() else []
+    inside = folder.iterdir() if folder.is_dir() else ()
+    names = sorted(path.name for path in inside if os.path.realpath(path) != os.path.realpath(store))  # links may be circles
     foreign = [name for name in names if name not in HARMLESS_FILES]
     is_run = any(name in RUN_MARKS for name in names) or (folder / "data" / "answers").is_dir()
     if foreign and not is_run:
@@ -153,8 +154,21 @@ def check_folders(folder: Path, store: Path) -> None:
                 )
 
 
-def _check_creatable(path: Path, remedy: str) -> None:
-    """Refuse a folder that is a file or lies in one, whose name the system does not allow, or that is not writable."""
+def check_creatable(path: Path, remedy: str) -> None:
+    """Refuse a folder that is a file or lies in one, whose name the system does not allow, or that is not writable.
+
+    Parameters
+    ----------
+    path : Path
+        The folder, which need not exist.
+    remedy : str
+        What to do about it.
+
+    Raises
+    ------
+    InputError
+        With the folder.
+    """
     for part in path.parts:
         size = len(os.fsencode(part))
         if "\0" in part or size > LONGEST_FILE_NAME:
@@ -164,8 +178,8 @@ def _check_creatable(path: Path, remedy: str) -> None:
             )
     there = next(parent for parent in (path, *path.absolute().parents) if os.path.lexists(parent))
     if not there.is_dir():
-        is_itself = there == path
-        raise InputError("this is a file" if is_itself else f"{str(there)!r} is a file", source=str(path), remedy=remedy)
+        kind = "a file" if there.exists() else "a link that leads nowhere"
+        raise InputError(f"{'this' if there == path else repr(str(there))} is {kind}", source=str(path), remedy=remedy)
     if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"{str(there)!r} is not writable", source=str(path), remedy=remedy)
 

@@ -72,14 +72,17 @@ def run_study(
     Raises
     ------
     InputError
-        If nothing is left to run, a job is invalid, or data have other sizes than the paper's.
+        If nothing is left to run, a job is invalid, data have other sizes than the paper's, or a folder cannot be written.
     StoreError
         If another process writes to the folder.
     """
+    from distilcal.pipeline.preflight import check_creatable
     from distilcal.pipeline.run import environment
     from distilcal.report.figures import require_matplotlib
     from distilcal.report.studies import write_study
 
+    for path, remedy in ((folder, "give another folder with --out"), (store, "give the folder of the store")):
+        check_creatable(path, remedy)
     if study.figures:
         require_matplotlib()  # before anything is trained
     study = select(study, methods=methods, tasks=tasks)
