@@ -1,7 +1,10 @@
 """Sealed folders: complete or absent, and checked."""
 
 import builtins
+import errno
 import io
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -148,3 +151,22 @@ def test_a_folder_that_cannot_be_read_is_not_damaged_and_stays(tmp_path, monkeyp
         patch.setattr(builtins, "open", refused)
         is_intact(folder, owner="me")
     assert is_intact(folder, owner="me")
+
+
+def test_a_full_disk_that_a_folder_is_copied_to_is_named(tmp_path, monkeypatch):
+    """Runs on another disk than the store: files cannot be linked there."""
+    fill(tmp_path / "f")
+
+    def other_disk(*_):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", other_disk)
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        link_folder(tmp_path / "f" / "inside", tmp_path / "copy")
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename2.endswith("a.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]

@@ -68,7 +68,8 @@ class Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except OSError as error:
-            where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+            names = [name for name in (error.filename, error.filename2) if isinstance(name, str)]
+            where = f"{' to '.join(names)}: " if names else ""
             code = _fail(f"{where}cannot read or write: {error.strerror or error}; check the path and the room on the disk")
         sys.exit(code if isinstance(code, int) else 0)
 

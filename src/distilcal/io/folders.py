@@ -149,7 +149,9 @@ def link_folder(source: Path, target: Path) -> None:
     prefix = f"{source.name}/"
     own = {name.removeprefix(prefix): value for name, value in manifest["files"].items() if name.startswith(prefix)}
     with part_folder(target) as temporary:
-        shutil.copytree(source, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
+        for path in sorted(source.rglob("*")):  # not shutil.copytree, which makes a list of a full disk
+            copy = temporary / path.relative_to(source)
+            copy.mkdir() if path.is_dir() else _link_or_copy(path, copy)
         if not (source / MANIFEST).exists():
             write_json(temporary / MANIFEST, {"format": FORMAT, "files": own})
         remove_folder(target)
@@ -287,7 +289,7 @@ def _matches(path: Path, expected: str) -> bool:
         return False
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
