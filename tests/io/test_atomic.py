@@ -2,12 +2,13 @@
 
 import os
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from distilcal.errors import InputError, MissingDependencyError
-from distilcal.io.atomic import atomic_write, check_output, open_npz, read_json, refuse_same_file, write_json
+from distilcal.io.atomic import atomic_write, check_output, open_npz, parse_json, read_json, refuse_same_file, write_json
 
 
 def test_arrays_of_an_archive_are_read_by_name(tmp_path):
@@ -66,6 +67,14 @@ def test_a_name_of_a_file_that_is_no_text_is_kept_in_json(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and modes of Unix")
+def test_a_key_that_comes_twice_is_found_at_once_among_many():
+    keys = ", ".join(f'"{number}": 0' for number in range(200_000))
+    begun = time.process_time()
+    with pytest.raises(InputError, match="the key 'last' comes twice"):
+        parse_json(f'{{{keys}, "last": 0, "last": 1}}')
+    assert time.process_time() - begun < 10  # counting every key in all of them takes a quarter of an hour
+
+
 def test_a_link_is_followed_and_the_mode_is_the_user_s(tmp_path):
     (tmp_path / "real.txt").write_text("old")
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")

@@ -12,6 +12,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -289,8 +290,8 @@ def parse_json(text: str | bytes, *, source: str = "", line: int | None = None) 
     def to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) < len(pairs):
-            names = [name for name, _ in pairs]
-            repeated = next(name for name in names if names.count(name) > 1)
+            counts = Counter(name for name, _ in pairs)
+            repeated = next(name for name, count in counts.items() if count > 1)
             raise InputError(f"the key {repeated!r:.60} comes twice", source=source, line=line, remedy="keep one of them")
         return made
 
