@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, ValidationError, create_model
 from starlette.exceptions import HTTPException
 
+from distilcal.errors import InputError
+from distilcal.io.atomic import parse_json
+
 # The JSON of the examples, by the kind of input that a student reads. Lists fail at the first fault: a request may hold many.
 EXAMPLES: dict[str, Any] = {
     "texts": Annotated[list[str | tuple[str, str]], FailFast()],
@@ -183,6 +186,10 @@ def parse_request(model: type[BaseModel], body: bytes, input_kind: str) -> Parse
         raise _refusal(error, input_kind) from None
     for key in message.model_extra or ():
         raise HTTPException(422, f"unknown key {key!r:.60}; {_usage(input_kind)}")
+    try:
+        parse_json(body)  # pydantic takes the last of equal keys
+    except InputError as error:
+        raise HTTPException(422, str(error)) from None
     values = dict(message)
     return ParsedRequest(values[input_kind], values["accuracy"], values["defer"])
 
