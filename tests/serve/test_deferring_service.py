@@ -181,6 +181,9 @@ def test_a_service_that_is_down_hands_over(caplog):
         (labels("long", probabilities=[1]), "not those of the student's classes"),
         (labels("long", probabilities={"medium": 1}), "not those of the student's classes"),
         (labels("long", probabilities={"long": -1}), "-1 is not a probability"),
+        (labels("long", probabilities={"short": 0.4, "long": None}), "do not sum to 1"),
+        (labels("long", probabilities={"short": 1, "long": 1}), "do not sum to 1"),
+        (labels("long", probabilities={}), "do not sum to 1"),
     ],
 )
 def test_a_service_that_talks_nonsense_hands_over(answer, message, caplog, monkeypatch):

@@ -27,6 +27,7 @@ from distilcal.errors import DistilcalError, InputError, MissingDependencyError,
 from distilcal.inference.called import CalledAnswer, match_labels, plain_inputs, unknown_classes
 from distilcal.inference.deferral import DeferralTeacher
 from distilcal.io.atomic import parse_json
+from distilcal.predictions import ROW_SUM_TOLERANCE
 
 SECONDS = 10.0  # in which a service must have answered
 MAX_ANSWER = 16_000_000  # bytes
@@ -222,7 +223,10 @@ class RemoteService:
             return [math.nan] * len(self.classes)
         if not isinstance(given, dict) or not all(name in self.classes for name in given):
             raise self._failure("its probabilities are not those of the student's classes")
-        return [self._probability(given.get(name, 0.0)) for name in self.classes]
+        probabilities = [self._probability(given.get(name, 0.0)) for name in self.classes]
+        if not abs(sum(probabilities) - 1) <= ROW_SUM_TOLERANCE:  # one that is null is NaN here
+            raise self._failure("the probabilities of one of its answers do not sum to 1")
+        return probabilities
 
     def _probability(self, value: Any) -> float:
         if value is None:
