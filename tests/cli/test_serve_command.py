@@ -54,3 +54,10 @@ def test_mistakes_are_one_line(tmp_path):
     deferring = ["serve", tmp_path / "words.onnx", "--threshold", 0.8, "--defer-to"]
     assert "there is no such file" in command(*deferring, tmp_path / "missing.onnx", code=2).stderr
     assert "is not the URL of a service" in command(*deferring, "http://", code=2).stderr
+
+
+def test_the_log_is_shown(tmp_path):
+    write_word_student(tmp_path / "words.onnx")
+    deferring = ["--threshold", 0.8, "--defer-to", "http://127.0.0.1:1"]
+    shown = command("serve", tmp_path / "words.onnx", *deferring, "--host", "203.0.113.1", code=2).stderr
+    assert "note: teacher http://127.0.0.1:1: it cannot be reached: Connection refused; what is deferred is handed" in shown

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from distilcal.cli.console import echo, let_threads_sleep, plain_warnings
+from distilcal.cli.console import echo, let_threads_sleep, log_to_console, plain_warnings
 from distilcal.cli.options import ACCURACY
 
 
@@ -41,6 +41,6 @@ def serve_command(model: str, stage: str, **settings: Any) -> None:
     from distilcal.api import load
     from distilcal.serve import serve
 
-    with plain_warnings():
+    with plain_warnings(), log_to_console():
         student = load(model, stage)
         serve(student, on_start=lambda url: echo(f"Serving {model} on {url}"), **settings)
