@@ -49,7 +49,8 @@ def test_mistakes_are_one_line(tmp_path):
     write_word_student(tmp_path / "words.onnx")
     refused = command("serve", tmp_path / "words.onnx", "--accuracy", 0.9, code=2)
     assert "no dev predictions" in refused.stderr
-    assert "cannot listen" in command("serve", tmp_path / "words.onnx", "--host", "203.0.113.1", code=2).stderr
+    for host in ("203.0.113.1", "a..b", "a" * 70):
+        assert "cannot listen" in command("serve", tmp_path / "words.onnx", "--host", host, code=2).stderr
     assert "there is no such file" in command("serve", tmp_path / "missing.onnx", code=2).stderr
     deferring = ["serve", tmp_path / "words.onnx", "--threshold", 0.8, "--defer-to"]
     assert "there is no such file" in command(*deferring, tmp_path / "missing.onnx", code=2).stderr

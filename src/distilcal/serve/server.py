@@ -255,7 +255,8 @@ def listen(host: str, port: int) -> socket.socket:
         except OSError:
             listener.close()
             raise
-    except OSError as error:
-        problem = f"cannot listen on {host}, port {port}: {error.strerror}"
+    except (OSError, UnicodeError) as error:  # the latter for names that no machine can have
+        reason = getattr(error, "strerror", None) or "no machine has this name"
+        problem = f"cannot listen on {host}, port {port}: {reason}"
         raise InputError(problem, remedy="choose another --port or --host") from None
     return listener
