@@ -299,6 +299,21 @@ def test_a_run_removes_what_an_earlier_one_left_of_its_stages(finished, place):
     assert not kinds(store)
 
 
+def test_a_run_touches_no_folder_beside_it_that_its_metrics_name(finished, place):
+    """Stages of an earlier run are removed with a new one; their names are what somebody wrote there."""
+    other = place / "other" / "student"
+    shutil.copytree(place / "run" / "student", other)
+    metrics = place / "run" / "metrics.json"
+    facts = json.loads(metrics.read_text())
+    for name in ("../other/student", str(other), "..", "."):
+        facts["stages"][name] = facts["stages"]["student"]
+    metrics.write_text(json.dumps(facts))
+    run_recipe(recipe(finished), place / "run", place / "store")
+    assert not kinds(place / "run")
+    assert (other / "stage.json").exists()
+    assert (other / "model").is_dir()
+
+
 def test_a_run_replaces_a_damaged_stage_with_one_line(finished, place):
     flip(next((place / "store" / "stages").glob("*/history.json")), 0)
     with pytest.warns(DamagedWarning) as shown:

@@ -219,9 +219,12 @@ def _replace_results(folder: Path, new: Path) -> None:
 def _stage_names(folder: Path) -> list[str]:
     """The stages of the results in a folder; none if there are no results, or they are damaged."""
     try:
-        return [name for name in read_json(folder / METRICS)["stages"] if (folder / name).is_dir()]
+        names = list(read_json(folder / METRICS)["stages"])
     except (InputError, LookupError, TypeError):
         return []
+    # A name such as ../other, which somebody wrote there, is a folder that is none of this run.
+    here = {path.name for path in folder.iterdir() if path.is_dir()}
+    return [name for name in names if name in here]
 
 
 def _replace_entries(source: Path, target: Path, names: Iterable[str]) -> None:
