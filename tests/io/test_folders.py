@@ -37,6 +37,15 @@ def test_a_sealed_folder_is_whole_or_not_there(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_in_place_of_a_file_is_damage_and_not_waited_for(tmp_path):
+    fill(tmp_path / "f")
+    (tmp_path / "f" / "inside" / "a.txt").unlink()
+    os.mkfifo(tmp_path / "f" / "inside" / "a.txt")
+    with pytest.raises(InputError, match="'inside/a.txt' missing or damaged"):
+        verify_folder(tmp_path / "f")
+
+
 @pytest.mark.parametrize("damage", ["changed", "removed", "manifest", "no manifest", "foreign", "format"])
 def test_damaged_or_foreign_folders_are_not_used(tmp_path, damage):
     folder = tmp_path / "f"
