@@ -1,6 +1,7 @@
 """The service answers with the student's own probabilities, and refuses what it cannot read with one clear sentence."""
 
 import json
+import os
 import socket
 import threading
 import time
@@ -242,6 +243,15 @@ def test_names_are_escaped():
             content = fetch(url + path)[2]
             assert "&lt;script&gt;" in content
             assert "<script>alert" not in content
+
+
+def test_a_file_name_that_is_no_text_is_served():
+    odd = os.fsdecode(b"caf\xe9.onnx")
+    with server_in_thread(length_student(name=f"/models/{odd}")) as url:
+        for status, _, content in (post(f"{url}/predict", {"texts": ["a"]}), fetch(f"{url}/health")):
+            assert status == 200
+            assert content["model"] == "caf\ufffd.onnx"
+        assert all(fetch(f"{url}/{page}")[0] == 200 for page in ("", "docs", "openapi.json"))
 
 
 def test_the_description_is_complete(url):

@@ -35,6 +35,7 @@ from distilcal.inference.called import CalledAnswer
 from distilcal.inference.deferral import ask_about, merge_answers
 from distilcal.inference.remote import is_url, remote_teacher
 from distilcal.predictions import FloatArray
+from distilcal.report.formatting import printable
 from distilcal.serve.documentation import render_documentation
 from distilcal.serve.images import check_pillow, decode_images
 from distilcal.serve.messages import (
@@ -235,7 +236,7 @@ class Service:
         threads: int,
     ):
         self.student = copy.copy(student)
-        self.student.name = PurePath(student.name).name  # clients need not know where it is on disk
+        self.student.name = shown_name(student.name)  # clients need not know where it is on disk
         self.default = acceptance
         self.teacher = teacher
         self.limits = limits
@@ -301,7 +302,7 @@ class Service:
         if self.teacher is None:
             return None
         # Clients need not know where it is, neither on disk nor in the network.
-        name = "another service" if self.teacher.is_service else PurePath(self.teacher.name).name
+        name = "another service" if self.teacher.is_service else shown_name(self.teacher.name)
         return TeacherState(name=name, is_service=self.teacher.is_service, failing=self._teacher_failing).model_dump()
 
     def _count(self, answers: list[dict[str, Any]]) -> None:
@@ -407,6 +408,26 @@ class Service:
             "threshold": None if acceptance is None else acceptance.confidence,
             "model": self.student.name,
         }
+
+
+def shown_name(path: str) -> str:
+    """Return the last part of a path as text that JSON can hold; names of files may be other bytes.
+
+    Parameters
+    ----------
+    path : str
+        Where a model is.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> shown_name("models/student.onnx")
+    'student.onnx'
+    """
+    return printable(PurePath(path).name)
 
 
 def find_teacher(student: Student, defer_to: Any) -> DeferralTeacher:
