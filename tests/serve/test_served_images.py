@@ -11,9 +11,11 @@ import pytest
 from PIL import Image
 from served import post, server_in_thread
 
+from distilcal.data.image_source import read_pictures
 from distilcal.errors import MissingDependencyError
 from distilcal.inference import Student
 from distilcal.serve import create_app
+from distilcal.serve.images import decode_images
 
 
 class Brightness:
@@ -71,6 +73,15 @@ def test_what_is_no_image_is_refused(url, images, message):
     status, _, content = post(f"{url}/predict", {"images": images})
     assert status == 422
     assert message in content["error"]
+
+
+def test_greys_of_16_bits_keep_their_brightness(tmp_path):
+    """Over HTTP and from a folder; Pillow would make all but the darkest white."""
+    greys = np.array([[0, 255, 256], [32768, 65280, 65535]], dtype=np.uint16)
+    Image.fromarray(greys).save(tmp_path / "a.png")
+    expected = np.repeat([[[0], [0], [1]], [[128], [255], [255]]], 3, axis=2)
+    np.testing.assert_array_equal(decode_images([base64.b64encode((tmp_path / "a.png").read_bytes()).decode()])[0], expected)
+    np.testing.assert_array_equal(read_pictures(tmp_path).inputs.pixels[0], expected)
 
 
 def test_pillow_is_named_if_it_is_missing(monkeypatch):

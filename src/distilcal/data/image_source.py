@@ -26,6 +26,23 @@ def import_pillow() -> Any:
     return Image
 
 
+def to_rgb(picture: Any) -> Any:
+    """Return a picture of Pillow in red, green and blue, of 8 bits each.
+
+    Parameters
+    ----------
+    picture : PIL.Image.Image
+        Of any mode.
+
+    Returns
+    -------
+    PIL.Image.Image
+    """
+    if picture.mode.startswith("I;16"):  # Pillow would make all but the darkest of 65,536 greys white
+        picture = import_pillow().fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    return picture.convert("RGB")
+
+
 def read_sheet(path: Path, *, side: int, across: int = 100) -> Images:
     """Read the images of a sheet: one lossless picture that holds them in a grid.
 
@@ -215,7 +232,7 @@ def _read_picture(file: Path, size: int | None) -> NDArray[np.uint8]:
     check_input(file)
     try:
         with pillow.open(file) as opened:
-            picture = opened.convert("RGB")
+            picture = to_rgb(opened)
     except (OSError, ValueError, pillow.DecompressionBombError):
         raise InputError("this picture cannot be read", source=str(file), remedy="fix or remove it") from None
     if size is not None and picture.size != (size, size):
