@@ -229,6 +229,23 @@ def test_what_commands_write_into_a_run_is_not_foreign(place):
     assert kinds(run) == []
 
 
+def test_what_is_damaged_stays_while_foreign_files_are_in_it(place):
+    store = place / "store"
+    stage = next((store / "stages").iterdir())
+    flip(stage / "history.json", 0)
+    foreign = [stage / "mine.txt", store / "work" / KEY / "mine.txt", store / "stages" / ".mine.part", place / "run" / ".mine.part"]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    found = kinds(store, repair=True) + kinds(place / "run", repair=True)
+    assert sorted(kind for kind, _ in found) == ["damaged", *["foreign"] * 4, "stale"]
+    assert all(path.read_text() == "mine" for path in foreign)
+    for path in foreign:
+        path.unlink()
+    assert sorted(kind for kind, _ in kinds(store, repair=True)) == ["damaged", "stale"]
+    assert not kinds(store)
+
+
 def test_checkpoints_are_verified(place):
     work = place / "store" / "work" / KEY
     work.mkdir(parents=True)

@@ -15,7 +15,7 @@ from distilcal.errors import DistilcalError, InputError, NewerFormatError, Store
 from distilcal.io.atomic import read_json, read_object
 from distilcal.io.folders import MANIFEST, damaged_files, read_manifest, verify_folder
 from distilcal.io.locks import file_lock, is_in_use, is_locked
-from distilcal.io.parts import SUFFIX, is_stale, remove_folder, remove_if_stale
+from distilcal.io.parts import PART_NAME, SUFFIX, is_stale, remove_folder, remove_if_stale
 
 DAMAGED, STALE, FOREIGN, NEWER = "damaged", "stale", "foreign", "newer"
 SEALED = ("stages", "tokens", "measured")  # folders of the store whose entries are sealed
@@ -175,23 +175,22 @@ class _Check:
 
     def check_part(self, path: Path) -> bool:
         """Whether this is a temporary file or folder, which is a finding if nobody writes it."""
-        if not (path.name.startswith(".") and path.name.endswith(SUFFIX)):
+        if not PART_NAME.fullmatch(path.name):
             return False
         if is_stale(path):
             self.add(STALE, path, "left by a process that was killed", lambda: remove_if_stale(path))
         return True
 
     def check_sealed(self, path: Path, remove: Callable[[], object] | None = None) -> None:
-        """Verify a folder with a manifest, and look for files that are not in it."""
-        with self.verifying(path, remove):
+        """Verify a folder with a manifest, and look for files that are not in it: with these it is not removed."""
+        foreign = _foreign_files(path)
+        for file in foreign:
+            self.add_foreign(file)
+        with self.verifying(path, None if foreign else remove):
             verify_folder(path)
             manifest = read_manifest(path)
             if remove is not None and manifest.get("key", path.name) != path.name:
                 raise StoreError(f"its manifest is that of {manifest['key']!r:.40}")
-            known = {MANIFEST, *manifest["files"]}
-            for file in sorted(path.rglob("*")):
-                if file.is_file() and file.relative_to(path).as_posix() not in known:
-                    self.add_foreign(file)
 
 
 # ---- a store -----------------------------------------------------------------------------------------------------------
@@ -258,7 +257,10 @@ class _StoreCheck(_Check):
 
     def check_training(self, path: Path) -> None:
         """Check the checkpoints of training that no process is at."""
-        remove = self._remover(path)
+        foreign = [file for file in sorted(path.iterdir()) if not _is_of_training(file.name)]
+        for file in foreign:
+            self.add_foreign(file)
+        remove = None if foreign else self._remover(path)
         if (self.folder / "stages" / path.name).exists():
             self.add(STALE, path, "checkpoints of a stage that is finished", remove)
             return
@@ -273,10 +275,8 @@ class _StoreCheck(_Check):
                 with self.verifying(file, file.unlink):
                     loaded = load_tensors(file)
                     epochs = max(epochs, 0 if loaded is None else len(loaded[1].get("history", ())))
-            elif file.name.endswith(SUFFIX):
+            elif _is_of_training(file.name) and file.name.endswith(SUFFIX):
                 self.add(STALE, file, "left by a process that was killed", file.unlink)
-            elif not file.name.startswith("dynamics-"):
-                self.add_foreign(file)
         if epochs:
             self.report.notes.append(f"{path}: training that was interrupted after epoch {epochs}; the same command resumes it")
 
@@ -380,6 +380,20 @@ class _StudyCheck(_Check):
         for path in sorted(self.folder.iterdir()):
             self.check_part(path)
         return self.report
+
+
+def _foreign_files(folder: Path) -> list[Path]:
+    """The files of a sealed folder that its manifest does not name; none if there is no manifest that could tell."""
+    try:
+        known = {MANIFEST, *read_manifest(folder)["files"]}
+    except InputError:
+        return []
+    return [file for file in sorted(folder.rglob("*")) if file.is_file() and file.relative_to(folder).as_posix() not in known]
+
+
+def _is_of_training(name: str) -> bool:
+    """Whether training writes a file of this name among its checkpoints."""
+    return name in CHECKPOINTS or name.startswith("dynamics-") or (name.startswith(".") and name.endswith(SUFFIX))
 
 
 def _remove_lock(path: Path) -> None:
