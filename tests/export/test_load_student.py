@@ -126,9 +126,36 @@ def test_files_of_a_run_of_another_shape_are_one_clear_error(run, tmp_path, file
             load_student(copied)
 
 
+@pytest.mark.parametrize(
+    "file",
+    ["recipe.toml", "teacher/predictions/dev.npz"]
+    + [f"student/{name}" for name in ("calibrator.json", "predictions/dev.npz", "model/manifest.json")],
+)
+def test_files_of_another_run_are_refused(run, tmp_path, file):
+    """Each is whole by itself, so that only the checksums of the run tell."""
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    path = copied / file
+    if path.suffix == ".toml":
+        path.write_text(path.read_text().replace("accuracy = 0.7", "accuracy = 0.6"))
+    elif path.suffix == ".npz":
+        shutil.copy(path.with_name("other.npz"), path)
+    elif path.name == "calibrator.json":
+        shutil.copy(copied / "teacher" / path.name, path)
+    else:
+        shutil.rmtree(path.parent)
+        shutil.copytree(copied / "teacher" / "model", path.parent)
+    with pytest.raises(InputError, match=f"'{file}' missing or damaged.*remove its manifest.json if you changed it yourself"):
+        load_student(copied)
+    path.unlink()
+    with pytest.raises(InputError, match=f"'{file}' missing or damaged"):
+        load_student(copied)
+
+
 def test_a_run_without_dev_predictions_promises_nothing(run, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
+    (copied / "manifest.json").unlink()
     (copied / "student" / "predictions" / "dev.npz").unlink()
     assert load_student(copied).dev is None
 
@@ -147,6 +174,7 @@ def test_a_student_outlives_its_run(run, tmp_path):
 def test_data_that_changed_since_the_run_are_not_its_dev_and_test(run, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
+    (copied / "manifest.json").unlink()
     write_csv(tmp_path / "train.csv", 850, 0, ids=True)
     recipe = (copied / "recipe.toml").read_text()
     (copied / "recipe.toml").write_text(recipe.replace(str(run.parent / "train.csv"), str(tmp_path / "train.csv")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -33,6 +34,8 @@ from distilcal.training import compute_outputs
 ONE_THREAD = Lock()  # a network keeps the features of its last batch, and a tokenizer its settings
 MODEL_FILES = ("metrics.json", "config.json", CARD)  # one of them is in every folder that holds a model
 CALIBRATOR_FILES = ("calibrator.json", "calibrator.npz")
+RUN_FILES = ("metrics.json", "recipe.toml")  # of a run, what is loaded with a student
+STAGE_FILES = ("predictions/dev.npz", f"model/{MANIFEST}", *CALIBRATOR_FILES)  # the same of a stage
 LONGEST = 512  # tokens of a text, for a model whose tokenizer has no limit of its own
 
 
@@ -295,6 +298,13 @@ def _verify(folder: Path, remedy: str) -> None:
         verify_folder(folder, remedy)
 
 
+def _verify_run(run: Path, stages: Sequence[str]) -> None:
+    """Compare what is loaded of a run with its checksums; runs of earlier versions have none."""
+    if (run / MANIFEST).exists():
+        used = [*RUN_FILES, *(f"{stage}/{name}" for stage in stages for name in STAGE_FILES)]
+        verify_folder(run, "run its recipe again; remove its manifest.json if you changed it yourself", used)
+
+
 def _load_saved(folder: Path) -> TorchStudent:
     _verify(folder, "save or copy it again; remove its manifest.json if you changed it yourself")
     card = read_card(folder)
@@ -356,6 +366,8 @@ def _load_from_run(run: Path, stage: str) -> TorchStudent:
         if stages[stage].get("parameters") is not None:
             raise InputError("there is no such folder", source=str(folder / "model"), remedy="run the recipe of the run again")
         raise InputError(f"{stage!r} is known by its predictions only", source=str(run), remedy="name a stage that has a model")
+    teacher = stages[stage].get("teacher", "")
+    _verify_run(run, (stage, teacher))
     _verify(folder / "model", "run the recipe of the run again")
     method = stages[stage]["calibrator"]
     calibrator = None
@@ -366,7 +378,7 @@ def _load_from_run(run: Path, stage: str) -> TorchStudent:
         load_classifier(folder / "model"),
         calibrator=calibrator,
         dev=dev,
-        teacher_correct=None if dev is None else _teacher_correct(run, stages, stages[stage].get("teacher", ""), dev),
+        teacher_correct=None if dev is None else _teacher_correct(run, stages, teacher, dev),
         required_accuracy=load_recipe(run / "recipe.toml").accuracy,
         name=str(run),
         source=RunStage(run, stage),

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -183,13 +183,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def damaged_files(folder: Path) -> list[str]:
+def damaged_files(folder: Path, names: Collection[str] | None = None) -> list[str]:
     """Return the names of the files of a folder that are missing or do not match its manifest; empty if it is intact.
 
     Parameters
     ----------
     folder : Path
         A folder with a manifest.
+    names : collection of str, optional
+        Which files to look at, of those in the manifest; by default all.
 
     Returns
     -------
@@ -213,25 +215,28 @@ def damaged_files(folder: Path) -> list[str]:
     >>> damaged_files(folder)
     ['accuracy.txt']
     """
-    return [name for name, value in read_manifest(folder)["files"].items() if not _matches(folder / name, value)]
+    files = read_manifest(folder)["files"].items()
+    return [name for name, value in files if (names is None or name in names) and not _matches(folder / name, value)]
 
 
-def verify_folder(folder: Path, remedy: str = "write it again") -> None:
+def verify_folder(folder: Path, remedy: str = "write it again", names: Collection[str] | None = None) -> None:
     """Raise an InputError if a folder does not match its manifest: what is loaded for use is verified first.
 
     Parameters
     ----------
     folder : Path
-        A folder with a manifest: a sealed folder of the store, or ``model`` and ``dynamics`` of a run's stage.
+        A folder with a manifest: a sealed folder of the store, a run, or ``model`` and ``dynamics`` of a run's stage.
     remedy : str
         What to do about a damaged one.
+    names : collection of str, optional
+        Which files to look at, of those in the manifest; by default all.
 
     Raises
     ------
     InputError
         If the manifest or a file is missing or damaged, or the folder was written by a newer version of distilcal.
     """
-    damaged = damaged_files(folder)
+    damaged = damaged_files(folder, names)
     if damaged:
         raise InputError(f"{list_names(damaged, 3)} missing or damaged (wrong checksum)", source=str(folder), remedy=remedy)
 
