@@ -22,7 +22,7 @@ from distilcal.inference import Student
 from distilcal.inference.onnx_description import decode_dev_rows, decode_teacher_correct
 from distilcal.inference.student import OnProgress, model_path
 from distilcal.io.atomic import read_json
-from distilcal.io.folders import MANIFEST, verify_folder
+from distilcal.io.folders import MANIFEST, read_manifest, verify_folder
 from distilcal.models.classifier import CARD, Classifier, load_classifier, read_card
 from distilcal.models.inputs import ImageInputs, TokenInputs, VectorInputs, usable_length
 from distilcal.models.pretrained import load_config, load_text_model, resolve_model
@@ -32,7 +32,7 @@ from distilcal.runs import main_stage
 from distilcal.training import compute_outputs
 
 ONE_THREAD = Lock()  # a network keeps the features of its last batch, and a tokenizer its settings
-MODEL_FILES = ("metrics.json", "config.json", CARD)  # one of them is in every folder that holds a model
+MODEL_FILES = ("metrics.json", "config.json")  # one of them is in every folder of a run, and of transformers
 CALIBRATOR_FILES = ("calibrator.json", "calibrator.npz")
 RUN_FILES = ("metrics.json", "recipe.toml")  # of a run, what is loaded with a student
 STAGE_FILES = ("predictions/dev.npz", f"model/{MANIFEST}", *CALIBRATOR_FILES)  # the same of a stage
@@ -271,7 +271,8 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
         If there is no model, the run has no such stage, or the files are not those that were written.
     """
     folder = model_path(path)
-    holds_model = any((folder / name).exists() for name in MODEL_FILES)
+    is_saved = _has_card(folder)
+    holds_model = is_saved or any((folder / name).exists() for name in MODEL_FILES)
     if not stage and not holds_model and (folder.parent / "metrics.json").exists() and folder.is_dir():
         folder, stage, holds_model = folder.parent, folder.name, True
     if folder.is_dir() and not holds_model:
@@ -284,12 +285,22 @@ def load_student(path: str | Path, stage: str = "") -> TorchStudent:
         student = _load_from_run(folder, stage)
     elif stage:
         raise InputError(f"there is no stage {stage!r}: this is not a finished run", source=str(path), remedy="leave out stage")
-    elif (folder / CARD).exists():
+    elif is_saved:
         student = _load_saved(folder)
     else:
         student = as_student(_load_transformers_classifier(str(path)), name=str(path))
     move_to_device(student.classifier)
     return student
+
+
+def _has_card(folder: Path) -> bool:
+    """Whether a folder is of a saved student: it has the file that tells it from one of transformers, or its checksums do."""
+    if (folder / CARD).exists():
+        return True
+    try:
+        return CARD in read_manifest(folder)["files"]
+    except InputError:  # it has no checksums of ours
+        return False
 
 
 def _verify(folder: Path, remedy: str) -> None:
