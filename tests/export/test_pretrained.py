@@ -196,6 +196,17 @@ def test_folders_that_hold_something_else_are_refused(run, classifier, tmp_path)
         assert (tmp_path / "project" / name).read_text() == "mine"
 
 
+def test_a_student_is_saved_where_one_of_another_kind_was(classifier, tmp_path):
+    as_student(classifier).save_pretrained(tmp_path)
+    as_student(build_classifier(SMALL, vectors())).save_pretrained(tmp_path)
+    assert load_student(tmp_path).input_kind == "vectors"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "README.md", "distilcal.json", "manifest.json", "network.safetensors",
+    ]  # fmt: skip
+    as_student(classifier).save_pretrained(tmp_path)
+    assert load_student(tmp_path).input_kind == "texts"
+
+
 def test_files_of_the_user_stay(classifier, tmp_path):
     (tmp_path / ".git").mkdir()
     as_student(classifier).save_pretrained(tmp_path)

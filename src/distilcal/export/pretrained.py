@@ -33,7 +33,7 @@ from distilcal.export.graph import affine_map
 from distilcal.export.student import CALIBRATOR_FILES
 from distilcal.inference.onnx_description import encode_dev_rows
 from distilcal.io.atomic import system_errors
-from distilcal.io.folders import MANIFEST, write_manifest
+from distilcal.io.folders import MANIFEST, read_manifest, write_manifest
 from distilcal.io.parts import give_usual_mode, part_folder
 from distilcal.models.classifier import CARD, WEIGHTS, Classifier, save_classifier
 from distilcal.models.inputs import TokenInputs
@@ -211,11 +211,19 @@ def _add_warning_tensor(folder: Path) -> None:
             save_file({**load_file(path), NOT_APPLIED: torch.zeros(1)}, path, metadata={"format": "pt"})
 
 
+def _earlier_files(folder: Path) -> list[Path]:
+    """The files of an earlier save: without them, a folder would be loaded as what it was before."""
+    names = {*CALIBRATOR_FILES, "config.json", "model.safetensors", WEIGHTS, "reliability.png"}
+    with suppress(InputError):  # earlier versions wrote no manifest
+        names |= set(read_manifest(folder)["files"])
+    return [path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).as_posix() in names]
+
+
 def _move_files(new: Path, folder: Path) -> None:
     """Move complete files into their place, those that make a folder loadable last."""
-    for name in (*CALIBRATOR_FILES, "model.safetensors", WEIGHTS, "reliability.png"):  # of an earlier save
-        if not (new / name).exists():
-            (folder / name).unlink(missing_ok=True)
+    for path in _earlier_files(folder):
+        if not (new / path.relative_to(folder)).exists():
+            path.unlink()
     for path in sorted(new.iterdir(), key=lambda path: LAST_FILES.index(path.name) if path.name in LAST_FILES else -1):
         target = folder / path.name
         if path.is_dir():
