@@ -10,7 +10,7 @@ from scipy import stats
 
 from distilcal import InputError, Predictions
 from distilcal.selective import CascadeThreshold, PromiseCheck, check_promise, loss_threshold, output_threshold, threshold
-from distilcal.selective.bounds import loss_p_value
+from distilcal.selective.bounds import loss_p_value, paired_score
 
 
 def pair_of(confidence, right, teacher_right, **names):
@@ -108,6 +108,24 @@ def test_the_p_value_is_valid_at_every_rate_of_gains(rows):
         p_values = np.array([loss_p_value(int(b), int(c), rows, margin, nuisance_error=0.0005) for b, c in pairs])
         rejected = int(repeats[p_values <= 0.05].sum())
         assert stats.binomtest(rejected, 3000, 0.05, alternative="greater").pvalue > 0.005
+
+
+@pytest.mark.parametrize("margin", [0.1, 0.2, 0.6, 0.7])
+def test_the_p_value_of_few_rows_sums_every_count_that_can_happen(margin):
+    """With few rows the rate of gains may be so high that every row is a loss or a gain."""
+    rows, losses, gains = 10, 0, 1
+    counts = [(b, c) for c in range(rows + 1) for b in range(rows + 1 - c)]
+    score = paired_score(np.array([1.0]), np.array([0.0]), rows, -margin)
+    scores = paired_score(np.array([float(c) for _, c in counts]), np.array([float(b) for b, _ in counts]), rows, -margin)
+    extreme = [count for count, own in zip(counts, scores, strict=True) if own >= score - 1e-9]
+    high = min(stats.beta.ppf(1 - 0.0005 / 2, gains + 1, rows - gains), (1 - margin) / 2)
+    low = min(stats.beta.ppf(0.0005 / 2, gains, rows - gains + 1), high)
+    rates = np.linspace(low, high, 200)
+    at_rate = [
+        sum(stats.multinomial.pmf([b, c, rows - b - c], rows, [q + margin, q, max(1 - 2 * q - margin, 0)]) for b, c in extreme)
+        for q in rates
+    ]
+    assert loss_p_value(losses, gains, rows, margin, nuisance_error=0.0005) == pytest.approx(max(at_rate) + 0.0005, rel=0.02)
 
 
 def test_the_p_value_falls_with_gains_and_rises_with_losses():

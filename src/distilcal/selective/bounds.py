@@ -131,7 +131,8 @@ def loss_p_value(losses: int, gains: int, rows: int, max_loss: float, *, nuisanc
     possible = _likely_counts(rows, float(gain_rates[0, 0]), float(gain_rates[-1, 0]))  # (C,)
     most_losses = _most_losses(possible, rows, max_loss, score)
     gain_probs = _binomial_pmf(possible, rows, gain_rates)  # (Q, C)
-    loss_probs = _binomial_cdf(most_losses, rows - possible, (gain_rates + max_loss) / (1 - gain_rates))
+    loss_rates = np.minimum((gain_rates + max_loss) / (1 - gain_rates), 1.0)  # 1 where no row is neither, but for rounding
+    loss_probs = _binomial_cdf(most_losses, rows - possible, loss_rates)
     left_out = np.maximum(1 - gain_probs.sum(axis=1), 0.0)
     p_values = (gain_probs * loss_probs).sum(axis=1) + left_out
     return min(float(p_values.max()) + nuisance_error, 1.0)
