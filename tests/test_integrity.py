@@ -233,7 +233,12 @@ def test_what_is_damaged_stays_while_foreign_files_are_in_it(place):
     store = place / "store"
     stage = next((store / "stages").iterdir())
     flip(stage / "history.json", 0)
-    foreign = [stage / "mine.txt", store / "work" / KEY / "mine.txt", store / "stages" / ".mine.part", place / "run" / ".mine.part"]
+    foreign = [
+        stage / "mine.txt",
+        store / "work" / KEY / "mine.txt",
+        store / "stages" / ".mine.part",
+        place / "run" / ".mine.part",
+    ]
     for path in foreign:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
