@@ -237,9 +237,9 @@ def _write_files(
     if tokenizer is not None:
         contents[tokenizer_path] = tokenizer
     with ExitStack() as files:  # both replace those of an earlier export when both are complete: they only fit together
-        for name, content in contents.items():
+        for name, data in contents.items():
             file = files.enter_context(atomic_write(name))
-            file.write(content)
+            file.write(data)
             file.flush()
     return path
 
