@@ -383,10 +383,12 @@ class _StudyCheck(_Check):
 
 
 def _foreign_files(folder: Path) -> list[Path]:
-    """The files of a sealed folder that its manifest does not name; none if there is no manifest that could tell."""
+    """The files of a sealed folder that its manifest does not name; none if the manifest cannot tell."""
     try:
         known = {MANIFEST, *read_manifest(folder)["files"]}
     except InputError:
+        return []
+    if not all((folder / name).exists() for name in known):  # one of its names may be the damage
         return []
     return [file for file in sorted(folder.rglob("*")) if file.is_file() and file.relative_to(folder).as_posix() not in known]
 

@@ -44,6 +44,7 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_work(monkeypatch):
         logger.info("training")
     with pytest.raises(OSError, match="No space left"):
         echo("the result")
+    sys.stderr.close()
 
 
 def test_only_the_main_process_speaks(capsys, monkeypatch):

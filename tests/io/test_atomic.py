@@ -9,6 +9,7 @@ import pytest
 
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import atomic_write, check_output, open_npz, parse_json, read_json, refuse_same_file, write_json
+from distilcal.io.folders import sealed_folder
 
 
 def test_arrays_of_an_archive_are_read_by_name(tmp_path):
@@ -121,3 +122,14 @@ def test_an_output_is_never_an_input_under_another_name(tmp_path, monkeypatch):
         refuse_same_file([data], ["new.csv", "./dangling.csv"])
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     refuse_same_file([data, "hub:reviews", "loop", tmp_path / "folder"], ["new.csv", None, "folder/data.csv"])
+
+
+def test_a_full_disk_names_the_file_that_it_has_no_room_for(tmp_path):
+    (tmp_path / "a.json").write_text("old")
+    with pytest.raises(OSError, match=r"No space left on device: .*a.json"), atomic_write(tmp_path / "a.json"):
+        raise OSError(28, "No space left on device")
+    with pytest.raises(OSError, match=r"No space left on device: .*f'"), sealed_folder(tmp_path / "f"):
+        raise OSError(28, "No space left on device")
+    with pytest.raises(OSError, match="^210 requested and 190 written$"), sealed_folder(tmp_path / "f"):
+        raise OSError("210 requested and 190 written")  # as numpy says it
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]

@@ -181,6 +181,7 @@ def test_an_empty_folder_stays_empty_after_a_refusal(tmp_path):
         ({"store": "{tmp}/file"}, "this is a file; give the folder of the store"),
         ({"out": "{tmp}/" + "é" * 200}, "of 400 bytes cannot be the name of a folder"),
         ({"out": "{tmp}/a\0b"}, "cannot be the name of a folder"),
+        ({"store": "{tmp}/a\udcff"}, r"'a\udcff' is not UTF-8; give the folder of the store"),
         ({"out": "{tmp}/run", "store": "{tmp}/run"}, "the run and the store are one folder"),
         ({"track": "foo"}, "there is no tracker 'foo'"),
         ({"track": 3}, "track: expected text, got 3"),

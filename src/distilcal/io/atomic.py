@@ -59,7 +59,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """
     check_output(path)
     path = path.resolve()
-    with ExitStack() as stack:
+    with naming(path), ExitStack() as stack:
         try:
             handle, temporary = stack.enter_context(part_file(path))
         except OSError as error:
@@ -70,6 +70,30 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         give_usual_mode(temporary)
         os.replace(temporary, path)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file or folder in the errors of the system that name none, such as those of a full disk.
+
+    Parameters
+    ----------
+    path : Path
+        What is written.
+
+    Examples
+    --------
+    >>> with naming(Path("labels.csv")):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    OSError: [Errno 28] No space left on device: 'labels.csv'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # without a number, the text would be lost
+            error.filename = str(path)
+        raise
 
 
 @contextmanager

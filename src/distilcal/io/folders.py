@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.errors import InputError, NewerFormatError, list_names
-from distilcal.io.atomic import read_object, write_json
+from distilcal.io.atomic import naming, read_object, write_json
 from distilcal.io.parts import give_usual_mode, part_folder, remove_folder, remove_stale_parts
 
 FORMAT = 1  # increase it when the content stored under a key would come out different
@@ -99,7 +99,7 @@ def sealed_folder(folder: Path, **facts: Any) -> Iterator[Path]:
     True
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with part_folder(folder) as temporary:
+    with naming(folder), part_folder(folder) as temporary:
         yield temporary
         give_usual_mode(temporary)
         write_manifest(temporary, **facts)

@@ -32,7 +32,7 @@ from distilcal.pipeline.rows import stage_data
 from distilcal.pipeline.sizes import check_size
 from distilcal.pipeline.stage import Stage
 from distilcal.pipeline.views import stage_views
-from distilcal.predictions import Predictions
+from distilcal.predictions import SURROGATE, Predictions
 from distilcal.views import MIXED, VIEWS, View, build_term
 
 LOCK = ".lock"  # in the folder of a run that is under way
@@ -176,6 +176,8 @@ def check_creatable(path: Path, remedy: str) -> None:
                 f"{part[:40]!r} of {size} bytes cannot be the name of a folder",
                 remedy=f"give a name of at most {LONGEST_FILE_NAME} bytes",
             )
+        if SURROGATE.search(part):  # a byte that is no text, as Python spells it: safetensors cannot open files there
+            raise InputError(f"{part[:40]!r} is not UTF-8", source=str(path), remedy=remedy)
     there = next(parent for parent in (path, *path.absolute().parents) if os.path.lexists(parent))
     if not there.is_dir():
         kind = "a file" if there.exists() else "a link that leads nowhere"

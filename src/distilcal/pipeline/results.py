@@ -188,7 +188,7 @@ def new_results(folder: Path) -> Iterator[Path]:
 
 
 def _result_files(new: Path) -> Iterator[Path]:
-    """The files whose checksums a run keeps: of models their manifests; no page, which ``distilcal report`` writes again."""
+    """The files whose checksums a run keeps: of models their manifests; ``distilcal report`` may write pages again."""
     for path in new.rglob("*"):
         of_model = path.relative_to(new).parts[1:2]
         if (of_model not in (("model",), (MAP,)) or path.name == MANIFEST) and path.suffix != ".html":

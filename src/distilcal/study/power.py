@@ -201,7 +201,7 @@ def _best_results(study: Study, results: Path | None) -> tuple[Path, dict[str, A
     for path in results.glob(f"{study.name}-*/results.json") if results is not None else ():
         try:
             found = read_json(path)
-        except DistilcalError:
+        except (DistilcalError, OSError):
             continue
         if isinstance(found, dict) and found.get("spread"):
             candidates.append((len(found["seeds"]), path.stat().st_mtime, path, found))
