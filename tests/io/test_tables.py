@@ -156,3 +156,9 @@ def test_a_parquet_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monk
     monkeypatch.setattr(parquet, "ParquetFile", refused)
     with pytest.raises(InputError, match="t.parquet: cannot be read: Permission denied; check the file"):
         read_table(tmp_path / "t.parquet")
+
+
+def test_a_very_wide_table_is_read_at_once(tmp_path):
+    names = [f"c{i}" for i in range(100_000)]  # comparing each with all before it would take minutes
+    (tmp_path / "w.csv").write_text(f"{','.join(names)}\n{','.join('1' * len(names))}\n")
+    assert list(read_table(tmp_path / "w.csv").columns) == names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeVar
 
@@ -167,6 +168,6 @@ def check_no_duplicates(values: tuple[Any, ...], name: str) -> None:
     ...
     distilcal.errors.InputError: layers contains 1 twice; name each entry once
     """
-    repeated = [value for value in values if values.count(value) > 1]
+    repeated = [value for value, count in Counter(values).items() if count > 1]
     if repeated:
         raise InputError(f"{name} contains {repeated[0]!r} twice", remedy="name each entry once")

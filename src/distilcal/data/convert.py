@@ -6,6 +6,7 @@ imported. To add a kind of object, write a function that returns its columns and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -267,9 +268,9 @@ def _from_columns(
 
 def _column_names(data: Any) -> list[Any]:
     names = list(data) if isinstance(data, Mapping) else list(getattr(data, "column_names", None) or data.columns)
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            raise InputError(f"duplicate column {name!r}", remedy="give every column its own name")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InputError(f"duplicate column {repeated[0]!r}", remedy="give every column its own name")
     return names
 
 

@@ -13,6 +13,7 @@ import lzma
 import re
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -548,9 +549,11 @@ def _open_text(path: Path, errors: str = "strict") -> TextIO:
 def _check_names(names: Sequence[str], path: Path, line: int | None) -> None:
     if not any(name.strip() for name in names):
         raise InputError("there is no header", source=str(path), line=line, remedy="name the columns in the first line")
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            raise InputError(f"duplicate column {name!r}", source=str(path), line=line, remedy="give every column its own name")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InputError(
+            f"duplicate column {repeated[0]!r}", source=str(path), line=line, remedy="give every column its own name"
+        )
 
 
 @contextmanager
