@@ -95,7 +95,7 @@ class Predictions:
             _check_finite(logits)
         assert self.given_probs is None or self.given_probs.shape == (n, k)
         classes = _class_names(self.classes, k)
-        label_probs = None if self.label_probs is None else _label_distributions(self.label_probs, (n, k))
+        label_probs = None if self.label_probs is None else label_distributions(self.label_probs, (n, k))
         validated: dict[str, Any] = {
             "logits": logits,
             "labels": _labels_or_unknown(self.labels, label_probs, classes, n),
@@ -822,7 +822,30 @@ def _check_distributions(values: ArrayLike, tolerance: float, what: str) -> Floa
     return probs
 
 
-def _label_distributions(values: ArrayLike, shape: tuple[int, int]) -> FloatArray:
+def label_distributions(values: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    """Return human label distributions after checking that they are distributions for these predictions.
+
+    Parameters
+    ----------
+    values : array, shape (N, K)
+        Shares of the human votes; rows are divided by their sums.
+    shape : tuple of int
+        Shape (N, K) of the predictions.
+
+    Returns
+    -------
+    ndarray, shape (N, K)
+
+    Raises
+    ------
+    InputError
+        If the shape is another one, or a row is no distribution.
+
+    Examples
+    --------
+    >>> label_distributions([[0.75, 0.25]], (1, 2)).tolist()
+    [[0.75, 0.25]]
+    """
     label_probs = _check_distributions(values, ROW_SUM_TOLERANCE, "human label probabilities")
     if label_probs.shape != shape:
         raise InputError(f"human label probabilities have shape {label_probs.shape}, the predictions {shape}")

@@ -348,8 +348,22 @@ def test_human_votes():
     assert human_ece(p.probs, one_vote) == pytest.approx(ece(p.probs, p.labels))
     with pytest.raises(InputError, match="label_probs"):
         HUMAN_METRICS["human_ece"].on_rows(Rows(p.probs, p.labels))
-    with pytest.raises(InputError, match="do not match"):
+    with pytest.raises(InputError, match=r"human label probabilities of shape \(40,\) are not a table"):
         human_ece(p.probs, p.labels)
+
+
+@pytest.mark.parametrize("name", HUMAN_METRICS)
+def test_votes_that_are_no_distributions_are_refused(name):
+    p = make(40, 3)
+    for votes, said in (
+        (np.round(10 * p.probs), "is not a probability"),
+        (0.5 * p.probs, "sum to 0.5"),
+        (np.nan * p.probs, "nan is not"),
+        (np.ones((40, 1)), "only one class"),
+        (np.full((40, 4), 0.25), r"have shape \(40, 4\), the predictions \(40, 3\)"),
+    ):
+        with pytest.raises(InputError, match=said):
+            HUMAN_METRICS[name](p.probs, votes)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from distilcal.errors import InputError
 from distilcal.metrics.rows import Rows
-from distilcal.predictions import FloatArray
+from distilcal.predictions import FloatArray, label_distributions
 
 Params = ParamSpec("Params")
 
@@ -77,7 +77,7 @@ def human_metric(function: Callable[Concatenate[Rows, Params], FloatArray]) -> M
 
     @wraps(function)
     def on_arrays(probs: ArrayLike, label_probs: ArrayLike, *args: Params.args, **params: Params.kwargs) -> float:
-        votes = np.asarray(label_probs, dtype=np.float64)
+        votes = label_distributions(label_probs, np.shape(probs))
         return float(function(Rows(probs, votes.argmax(axis=-1), votes=votes), *args, **params))
 
     wrapped: Metric[Params] = _with_signature(on_arrays, function, ("probs", "label_probs"))
