@@ -144,6 +144,13 @@ def test_labels_by_name_by_index_and_digits_that_are_names():
         Predictions.from_logits(logits, ["dog", "bird"], classes=["cat", "dog", "cow"])
 
 
+def test_numbers_are_indices_beside_missing_labels_too():
+    logits, classes = np.zeros((3, 3)), ("1", "2", "3")
+    assert Predictions(logits, [1, 2, 1], classes=classes).labels.tolist() == [1, 2, 1]
+    assert Predictions(logits, [1, 2, None], classes=classes).labels.tolist() == [1, 2, -1]
+    assert Predictions(logits, ["1", "2", None], classes=classes).labels.tolist() == [0, 1, -1]
+
+
 def test_select_by_index_mask_and_id(predictions):
     by_id = predictions.select(["row5", "row2"])
     by_index = predictions.select([5, 2])

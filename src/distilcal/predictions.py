@@ -931,6 +931,8 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
     labels = np.asarray(values)
     if labels.shape != (n,):
         raise InputError(f"{labels.size} labels for {n} rows", remedy="give one label per row")
+    if labels.dtype.kind == "O" and all(label is None or isinstance(label, int | np.integer) for label in labels):
+        labels = np.array([UNKNOWN if label is None else label for label in labels])  # numbers are indices beside None, too
     if labels.dtype.kind in "USO":
         return _named_labels(labels, classes)
     if labels.dtype.kind == "f":
