@@ -251,5 +251,8 @@ def test_class_names_may_be_an_array_and_are_no_text():
     logits = [[1.0, 2.0, 3.0]]
     assert Predictions.from_logits(logits, classes=np.array(["x", "y", "z"])).classes == ("x", "y", "z")
     assert Predictions.from_logits(logits, classes=np.array([])).classes == ("0", "1", "2")
+    for names in ({"x", "y", "z"}, {0: "x", 1: "y", 2: "z"}):  # no order, and names that are not the keys
+        with pytest.raises(InputError, match=f"the {type(names).__name__} .* for class names; give a list"):
+            Predictions([[1.0, 2.0, 3.0]], [0], classes=names)
     with pytest.raises(InputError, match="the text 'xyz' for class names; give a list"):
         Predictions.from_logits(logits, classes="xyz")

@@ -7,7 +7,7 @@ dataclass; files are read and written by ``distilcal.io.predictions``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -754,8 +754,9 @@ def check_class_names(names: Sequence[str]) -> None:
 
 
 def _class_names(names: Sequence[str] | None, k: int) -> tuple[str, ...]:
-    if isinstance(names, str):  # its letters would be the names
-        raise InputError(f"the text {names!r:.80} for class names", remedy="give a list of names")
+    if isinstance(names, str | set | frozenset | Mapping):  # letters, or names in no order, or the keys in place of the names
+        kind = "text" if isinstance(names, str) else type(names).__name__
+        raise InputError(f"the {kind} {names!r:.80} for class names", remedy="give a list of names")
     classes = tuple(str(name) for name in (range(k) if names is None or not len(names) else names))
     if len(classes) != k:
         raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
