@@ -88,3 +88,12 @@ def test_parquet_nulls_are_unknown_labels(tmp_path):
         table = pyarrow.table({"label": labels, "prob_a": [0.5, 0.5], "prob_b": [0.5, 0.5]})
         parquet.write_table(table, tmp_path / "x.parquet")
         assert read_predictions(tmp_path / "x.parquet").labels.tolist() == [1, -1]
+
+
+def test_votes_tell_the_labels_of_every_kind_of_file(tmp_path):
+    (tmp_path / "a.csv").write_text("prob_x,prob_y,label_prob_x,label_prob_y\n0.7,0.3,0.2,0.8\n0.7,0.3,0.9,0.1\n")
+    votes = ({"x": 0.2, "y": 0.8}, {"x": 0.9, "y": 0.1})
+    lines = [json.dumps({"probs": {"x": 0.7, "y": 0.3}, "label_probs": vote}) for vote in votes]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    for name in ("a.csv", "a.jsonl"):
+        assert read_predictions(tmp_path / name, labelled=True).labels.tolist() == [1, 0]

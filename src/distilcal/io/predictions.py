@@ -314,6 +314,8 @@ def _assemble(parts: _Parts, layout: _Layout, tolerance: float) -> Predictions:
     if parts.votes:
         named["label_probs"] = np.concatenate(parts.votes)
     labels = np.concatenate(parts.labels) if parts.labels else None
+    if labels is not None and not (labels != "").any():
+        labels = None  # so that human votes tell them
     return _build(layout.unit, scores, labels, tolerance, classes=_class_names(layout.classes, labels), **named)
 
 
