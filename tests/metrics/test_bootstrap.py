@@ -345,3 +345,8 @@ def test_replicates_are_those_of_evaluate_and_paired_for_sets_of_one_size():
         np.testing.assert_allclose(found["accuracy"][1], right)
     repeated = Predictions(np.repeat(one.logits, weights[7], axis=0), np.repeat(one.labels, weights[7]))
     assert first["ten"][1][7] == pytest.approx(ece(repeated.probs, repeated.labels, bins=10, closed="left"))
+
+
+def test_the_name_of_one_metric_is_no_list_of_letters():
+    with pytest.raises(InputError, match=r"the text 'ece' for metrics; put it in brackets: \['ece'\]"):
+        evaluate(make(20, 3), "ece")

@@ -486,6 +486,8 @@ class _ChosenMetric:
 def _choose_metrics(
     predictions: Predictions, metrics: MetricChoice, bins: int, closed: Closed, votes: bool | None = None
 ) -> dict[str, _ChosenMetric]:
+    if isinstance(metrics, str):  # its letters would be the names
+        raise InputError(f"the text {metrics!r:.80} for metrics", remedy=f"put it in brackets: [{metrics!r:.80}]")
     if metrics is None:
         has_votes = predictions.label_probs is not None if votes is None else votes
         metrics = _default_metrics(predictions.confidence_only, has_votes)
