@@ -134,6 +134,11 @@ def test_the_p_value_falls_with_gains_and_rises_with_losses():
     assert (np.diff(grid, axis=0) <= 1e-12).all()
 
 
+def test_a_loss_that_no_number_of_rows_could_promise():
+    rows = Predictions.from_confidences(np.full(50, 0.9), np.ones(50))
+    assert "even without a loss that takes inf rows" in loss_threshold(rows, rows, max_loss=1e-310).message
+
+
 def test_loss_threshold_stops_at_the_first_failure():
     rng = np.random.default_rng(3)
     student, teacher = pair_of(*draw_pair(rng, 1500))

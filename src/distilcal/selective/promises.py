@@ -251,8 +251,8 @@ def loss_threshold(
     kept = _first_failure(losses, gains, n, max_loss, error)
     points = in_points(max_loss)
     if not kept:
-        fewest = math.ceil(math.log(error * (1 - NUISANCE_SHARE)) / math.log1p(-max_loss))
-        reason = f"even without a loss that takes {counted(fewest)}"
+        fewest = np.ceil(math.log(error * (1 - NUISANCE_SHARE)) / math.log1p(-max_loss))  # infinite for a tiny loss
+        reason = f"even without a loss that takes {fewest:,.0f} rows"
         if n >= fewest:
             reason = f"the pair loses too much on its most confident {counted(int(last_of_equal[0]) + 1)}"
         return _do_not(
