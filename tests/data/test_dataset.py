@@ -306,6 +306,25 @@ def test_a_folder_of_pictures_that_cannot_be_listed_is_an_error(tmp_path, monkey
         read_dataset(tmp_path / "pics")
 
 
+def test_grey_pictures_of_16_bits_keep_their_shades(tmp_path):
+    shades = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
+    for label in ("cat", "dog"):
+        (tmp_path / "pics" / label).mkdir(parents=True)
+        Image.fromarray(shades).save(tmp_path / "pics" / label / "a.png")
+    pixels = read_dataset(tmp_path / "pics").inputs.pixels
+    np.testing.assert_array_equal(pixels[1, :, :, 2], (shades // 257).astype(np.uint8))
+
+
+def test_a_picture_with_a_damaged_part_is_named(tmp_path):
+    file = tmp_path / "pics" / "cat" / "a.png"
+    file.parent.mkdir(parents=True)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(file)
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"IDAT", b"\xb8;jq"))
+    with pytest.raises(InputError, match=r"a\.png: this picture cannot be read"):
+        read_dataset(tmp_path / "pics")
+
+
 def test_arrays_in_npz(tmp_path):
     np.savez(
         tmp_path / "i.npz", images=np.zeros((4, 3, 3), np.uint8), labels=np.array([0, 1, 1, 0]), classes=np.array(["a", "b"])

@@ -26,20 +26,26 @@ def import_pillow() -> Any:
     return Image
 
 
-def to_rgb(picture: Any) -> Any:
-    """Return a picture of Pillow in red, green and blue, of 8 bits each.
+def as_rgb(picture: Any) -> Any:
+    """Return a picture in red, green and blue of 8 bits. Pillow would cut grey of 16 bits off at 255, which leaves it white.
 
     Parameters
     ----------
     picture : PIL.Image.Image
-        Of any mode.
+        A picture of any mode.
 
     Returns
     -------
     PIL.Image.Image
+        In mode RGB.
+
+    Examples
+    --------
+    >>> np.asarray(as_rgb(import_pillow().fromarray(np.full((1, 1), 0x8080, np.uint16)))).tolist()
+    [[[128, 128, 128]]]
     """
-    if picture.mode.startswith("I;16"):  # Pillow would make all but the darkest of 65,536 greys white
-        picture = import_pillow().fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    if picture.mode == "I" or picture.mode.startswith("I;16"):  # older versions of Pillow call 16 bits I
+        picture = import_pillow().fromarray((np.asarray(picture).clip(0, 65535) // 257).astype(np.uint8))
     return picture.convert("RGB")
 
 
@@ -232,8 +238,8 @@ def _read_picture(file: Path, size: int | None) -> NDArray[np.uint8]:
     check_input(file)
     try:
         with pillow.open(file) as opened:
-            picture = to_rgb(opened)
-    except (OSError, ValueError, pillow.DecompressionBombError):
+            picture = as_rgb(opened)
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError):  # SyntaxError: a damaged part of a .png
         raise InputError("this picture cannot be read", source=str(file), remedy="fix or remove it") from None
     if size is not None and picture.size != (size, size):
         picture = picture.resize((size, size))

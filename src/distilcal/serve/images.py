@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.data.image_source import to_rgb
+from distilcal.data.image_source import as_rgb
 from distilcal.errors import InputError, MissingDependencyError
 
 MAX_PIXELS = 16_000_000  # of all images of a request: a small file can hold a very large image
@@ -67,7 +67,7 @@ def _decode(text: str, row: int, max_pixels: int) -> NDArray[np.uint8]:
             image: Any = Image.open(BytesIO(content), formats=FORMATS)
         if image.width * image.height > max_pixels:
             raise InputError(f"the images up to images[{row}] have more than {MAX_PIXELS:,} pixels", remedy="send fewer")
-        return np.asarray(to_rgb(image))
+        return np.asarray(as_rgb(image))
     except InputError:
         raise
     except (binascii.Error, OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
