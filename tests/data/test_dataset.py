@@ -409,6 +409,28 @@ def test_numbers_are_not_taken_for_names(tmp_path):
     assert read_splits(said).test.labels[:3].tolist() == [0, 1, 2]
 
 
+def test_numbers_of_an_npz_without_classes_are_names(tmp_path):
+    """As in a table: 1, 2 and 3 are the classes of train, and 1 in test is the first of them."""
+    for name, labels in (("train", [1, 2, 3, 1]), ("test", [1, 2, 2, 1])):
+        np.savez(tmp_path / f"{name}.npz", vectors=np.eye(4), labels=np.array(labels))
+    train = read_dataset(tmp_path / "train.npz", partly=True)
+    assert train.classes == ("1", "2", "3")
+    assert read_dataset(tmp_path / "test.npz", classes=train.classes).labels.tolist() == [0, 1, 1, 0]
+    with pytest.raises(InputError, match=r"test\.npz: labels are numbers \(1, …\) where the classes are 'cat', 'dog', 'owl'"):
+        read_dataset(tmp_path / "test.npz", classes=("cat", "dog", "owl"), by_index=False)
+    with pytest.raises(InputError, match=r"row 1 .*label '2' is not a class name"):
+        read_dataset(tmp_path / "test.npz", classes=("1", "3"))
+
+
+@pytest.mark.parametrize("labels", [[0.0, 2.0, np.nan], [0.0, 2.0, -1.0]])
+def test_numbers_of_an_npz_may_be_floats_beside_a_missing_one(tmp_path, labels):
+    np.savez(tmp_path / "a.npz", vectors=np.eye(3), labels=np.array(labels))
+    data = read_dataset(tmp_path / "a.npz", partly=True)
+    assert (data.classes, data.labels.tolist()) == (("0", "2"), [0, 1, -1])
+    with pytest.raises(InputError, match=r"row 2 .*: this example has no label"):
+        read_dataset(tmp_path / "a.npz")
+
+
 def test_odd_values_are_text_or_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "half \\ud83d pair", "label": "²"}\n{"text": "b", "label": "--1"}\n')
     data = read_dataset(tmp_path / "a.jsonl")

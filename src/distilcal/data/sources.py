@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.data.dataset import Dataset, Images, Inputs, Role, Vectors
-from distilcal.data.image_source import read_image_folder, read_pictures
-from distilcal.data.table_source import Columns, dataset_from_table, distinct_classes, label_columns
+from distilcal.data.image_source import as_rgb, read_image_folder, read_pictures
+from distilcal.data.table_source import Columns, dataset_from_table, distinct_classes, label_columns, refuse_indices
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import NpzArrays, open_npz
 from distilcal.io.tables import SUFFIXES, Table, read_table, table_kind
-from distilcal.predictions import IntArray, labels_from_text
+from distilcal.predictions import labels_from_text
 
 HUB_PREFIX = "hub:"
 # What is done about labels: all must be there, all or none, some may be missing, or none is read.
@@ -208,31 +208,53 @@ def _read_npz(path: Path, reading: _Reading) -> Dataset:
         return Dataset(inputs, ids=ids, groups=groups, name=str(path))
     if reading.labels != "optional" and labels is None and label_probs is None:
         raise InputError("it has no labels", source=str(path), remedy="add an array 'labels'")
-    names = tuple(classes or ())
-    if stored_classes is not None:
-        names = tuple(stored_classes.astype(str).tolist())
-    if reading.labels == "partly" and labels is not None:
-        labels, names = _npz_labels(labels, names, path)
-    elif stored_classes is None and not names and labels is not None:
-        if labels.shape[1:] in ((), (1,)):
-            labels = labels.ravel().astype(str)
-        names = tuple(distinct_classes([str(label) for label in labels.tolist()]))
+    stored = () if stored_classes is None else tuple(np.atleast_1d(stored_classes).astype(str).tolist())
+    names = stored or tuple(classes or ())
+    if labels is not None:
+        labels, names = _array_labels(labels, stored, reading, str(path))
     data = Dataset(inputs, labels, names, ids, label_probs, groups, name=str(path))
     return data if classes is None else data.with_classes(classes)
 
 
-def _npz_labels(labels: NDArray[Any], names: tuple[str, ...], path: Path) -> tuple[IntArray, tuple[str, ...]]:
-    """Labels of which some may be missing (-1 or empty), as indices, and the classes."""
+def _array_labels(
+    labels: NDArray[Any], own_classes: tuple[str, ...], reading: _Reading, source: str
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """The indices of labels, -1 where there is none (-1, NaN, None or an empty text), and the classes.
+
+    A number is an index where the source lists its own classes. Else it is a name, as in a table: the classes of other data,
+    such as 1, 2 and 3, say nothing about the order in which these labels count.
+    """
     if labels.shape[1:] not in ((), (1,)):
-        raise InputError(f"labels of shape {labels.shape}", source=str(path), remedy="give one per example")
-    if names and labels.dtype.kind in "iu":  # indices, also where the names of classes are numbers
-        return labels.ravel().astype(np.int64), names
-    texts = labels.ravel().astype(str)
-    rows = np.flatnonzero(~np.isin(texts, ("", "-1")))
-    names = names or tuple(distinct_classes(texts[rows].tolist()))
+        raise InputError(f"labels of shape {labels.shape}", source=source, remedy="give one per example")
+    labels = labels.ravel()
+    if own_classes and labels.dtype.kind in "iu":
+        return labels, own_classes
+    given = tuple(reading.classes or ())
+    texts = _label_texts(labels)
+    rows = np.flatnonzero(~np.isin(texts, ("",) if "-1" in (own_classes or given) else ("", "-1")))
+    names = own_classes or given or tuple(distinct_classes(texts[rows].tolist()))
+    if given and not own_classes and not reading.by_index:
+        refuse_indices(texts[rows].tolist(), given, source)
     indices = np.full(len(texts), -1)
-    indices[rows] = labels_from_text(texts[rows], names)
+    try:
+        indices[rows] = labels_from_text(texts[rows], names)
+    except InputError as error:
+        error.row = None if error.row is None else int(rows[error.row])
+        raise
     return indices, names
+
+
+def _label_texts(labels: NDArray[Any]) -> NDArray[np.str_]:
+    """Labels as text: whole numbers without a point, which they get beside a missing one, and nothing for a missing one."""
+    if labels.dtype.kind not in "fO":
+        return labels.astype(str)
+    texts = []
+    for label in labels.tolist():
+        if label is None or label != label:
+            texts.append("")
+        else:
+            texts.append(str(int(label)) if isinstance(label, float) and label.is_integer() else str(label))
+    return np.array(texts, dtype=str)
 
 
 def _npz_inputs(arrays: NpzArrays, path: Path) -> Inputs:
