@@ -152,6 +152,24 @@ def test_images_of_a_hub_data_set():
     assert to_dataset(hub, labelled=False).labels is None
 
 
+def test_labels_are_one_class_each():
+    for labels in ([["a"], ["a", "b"]], [("a",), ("b",)], [{"a": 1}, {"b": 1}], [np.array([0]), np.array([1])]):
+        with pytest.raises(InputError, match=r"^data, row 0 .*is not one class; give each example a text or a number"):
+            to_dataset([("fine", labels[0]), ("dull", labels[1])])
+    assert to_dataset([("fine", b"pos"), ("dull", b"neg")]).classes == ("neg", "pos")
+    with pytest.raises(InputError, match="label '²' is not among 'no', 'yes'"):
+        to_dataset(pd_categories(["yes", "²"], ["no", "yes"]))
+
+
+def pd_categories(labels, categories):
+    """A table whose labels are texts, and whose column still names the classes."""
+
+    class Labels(list):
+        dtype = type("Categories", (), {"categories": categories})
+
+    return {"text": [f"text {i}" for i in range(len(labels))], "label": Labels(labels)}
+
+
 def test_pairs_choices_ids_groups_and_votes():
     pair = to_dataset([(("It rains.", "It is wet."), "yes"), (("It rains.", "It is dry."), "no")])
     assert pair.inputs.pair.tolist() == ["It is wet.", "It is dry."]

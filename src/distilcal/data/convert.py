@@ -342,6 +342,9 @@ def _class_names(data: Any, label: str) -> tuple[str, ...]:
 
 def _label_texts(labels: Sequence[Any], names: Sequence[str] = ()) -> list[str | None]:
     """Return labels as names of classes, None where there is no label. Where there are names, a number is the index of one."""
+    for row, label in enumerate(labels):
+        if isinstance(label, list | tuple | set | dict | np.ndarray):
+            raise InputError(f"label {label!r:.60} is not one class", row=row, remedy="give each example a text or a number")
     if not names:
         return [label_text(label) for label in labels]
     is_name = set(names)
@@ -352,7 +355,7 @@ def _label_texts(labels: Sequence[Any], names: Sequence[str] = ()) -> list[str |
             converted.append(text)
         elif text == "-1":  # Hugging Face's sign for no label
             converted.append(None)
-        elif text.isdigit() and int(text) < len(names):
+        elif text.isdecimal() and int(text) < len(names):
             converted.append(names[int(text)])
         else:
             raise InputError(f"label {text!r} is not among {list_names(names)}", row=row, remedy="correct the label")
@@ -365,7 +368,7 @@ def label_text(label: Any) -> str | None:
     Parameters
     ----------
     label : object
-        A text, a number or a bool.
+        A text, also as bytes, a number or a bool.
 
     Returns
     -------
@@ -385,7 +388,7 @@ def label_text(label: Any) -> str | None:
         if label != label:
             return None
         return str(int(label)) if label.is_integer() else str(label)
-    return str(label) or None
+    return (label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)) or None
 
 
 # ---- inputs and labels apart -------------------------------------------------------------------------------------------
