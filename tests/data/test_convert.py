@@ -170,6 +170,35 @@ def pd_categories(labels, categories):
     return {"text": [f"text {i}" for i in range(len(labels))], "label": Labels(labels)}
 
 
+def hub_pictures(pictures, labels, label="label"):
+    datasets = pytest.importorskip("datasets")
+    features = {"image": datasets.Image(), label: datasets.Value("string" if isinstance(labels[0], str) else "int64")}
+    return datasets.Dataset.from_dict({"image": pictures, label: labels}, features=datasets.Features(features))
+
+
+def test_images_of_a_hub_data_set_without_names_of_classes():
+    image = pytest.importorskip("PIL.Image")
+    pictures = [image.new("RGB", (4, 3), value) for value in (0, 50, 99)]
+    data = to_dataset(hub_pictures(pictures, ["dog", "cat", "dog"]))
+    assert (data.classes, data.labels.tolist()) == (("cat", "dog"), [1, 0, 1])
+    data = to_dataset(hub_pictures(pictures, [7, 3, None]), partly=True)
+    assert (data.classes, data.labels.tolist()) == (("3", "7"), [1, 0, -1])
+
+
+def test_images_of_a_hub_data_set_that_cannot_be_used_are_named():
+    image = pytest.importorskip("PIL.Image")
+    fine, wide, damaged = image.new("RGB", (4, 3)), image.new("RGB", (5, 3)), {"bytes": b"no picture", "path": None}
+    for pictures, said in (
+        ([fine, wide], r"row 1 .*this picture has 5 × 3 pixels, the first 4 × 3; scale them"),
+        ([fine, None], r"row 1 .*column 'image' has no picture"),
+        ([fine, damaged], r"row 1 .*this picture cannot be read"),
+    ):
+        with pytest.raises(InputError, match=f"^data, {said}"):
+            to_dataset(hub_pictures(pictures, [0, 1]))
+    with pytest.raises(InputError, match="^data: there is no column 'label'; it has image, kind"):
+        to_dataset(hub_pictures([fine, fine], [0, 1], label="kind"))
+
+
 def test_pairs_choices_ids_groups_and_votes():
     pair = to_dataset([(("It rains.", "It is wet."), "yes"), (("It rains.", "It is dry."), "no")])
     assert pair.inputs.pair.tolist() == ["It is wet.", "It is dry."]

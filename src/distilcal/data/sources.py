@@ -364,10 +364,11 @@ def _from_hugging_face(loaded: Any, source: str, reading: _Reading) -> Dataset:
     label_names = getattr(loaded.features.get(label), "names", None)
     for column, feature in loaded.features.items():
         if type(feature).__name__ == "Image":
-            images = Images(_stack_pictures(loaded[column]))
             if reading.labels == "ignored":
-                return Dataset(images, name=source)
-            data = Dataset(images, np.array(loaded[label]), tuple(label_names or classes or ()), name=source)
+                return Dataset(Images(_read_pictures(loaded, column, source, reading.size)), name=source)
+            Table(source, dict.fromkeys(loaded.column_names, ())).require(label)
+            labels, names = _array_labels(np.array(loaded[label][:]), tuple(label_names or ()), reading, source)
+            data = Dataset(Images(_read_pictures(loaded, column, source, reading.size)), labels, names, name=source)
             return data if classes is None else data.with_classes(classes)
     values = {column: list(loaded[column]) for column in loaded.column_names}
     if label_names and label in values:
@@ -377,8 +378,28 @@ def _from_hugging_face(loaded: Any, source: str, reading: _Reading) -> Dataset:
     return _read_table(Table(source, values), replace(reading, classes=classes or label_names, by_index=True))
 
 
-def _stack_pictures(pictures: Any) -> NDArray[np.uint8]:
-    return np.stack([np.asarray(picture.convert("RGB")) for picture in pictures])
+def _read_pictures(loaded: Any, column: str, source: str, size: int | None) -> NDArray[np.uint8]:
+    """The pictures of a column, scaled to a size if there is one: all must have the same."""
+    pixels: list[NDArray[np.uint8]] = []
+    try:
+        for picture in loaded[column]:
+            if picture is None:
+                raise InputError(f"column {column!r} has no picture", row=len(pixels), remedy="fill or drop the row")
+            rgb = as_rgb(picture)
+            pixels.append(np.asarray(rgb if size is None else rgb.resize((size, size))))
+            if pixels[-1].shape != pixels[0].shape:
+                (height, width), (first_height, first_width) = pixels[-1].shape[:2], pixels[0].shape[:2]
+                raise InputError(
+                    f"this picture has {width} × {height} pixels, the first {first_width} × {first_height}",
+                    row=len(pixels) - 1,
+                    remedy="scale them all to one size",
+                )
+    except InputError as error:
+        error.source = source
+        raise
+    except (OSError, SyntaxError, ValueError):
+        raise InputError("this picture cannot be read", source=source, row=len(pixels), remedy="fix or drop it") from None
+    return np.stack(pixels)
 
 
 def _label_name(label: Any, names: Sequence[str], unlabelled: Any) -> Any:
