@@ -165,3 +165,26 @@ def test_deep_nesting_in_a_change_is_one_line(tmp_path):
 def test_a_change_of_nothing_is_refused():
     with pytest.raises(InputError, match="expected key=value"):
         apply_change({}, "=1")
+
+
+PLAIN = '[data]\ntrain = "t.csv"\nood = ["o.csv"]\n[stages.s]\nmodel = { name = "linear" }\n'
+
+
+def test_the_mark_that_some_editors_put_first_is_no_part_of_a_recipe(tmp_path):
+    (tmp_path / "r.toml").write_text(PLAIN, encoding="utf-8-sig")
+    assert load_recipe(tmp_path / "r.toml").data.train == "t.csv"
+
+
+def test_numbers_of_thousands_of_digits_are_one_line(tmp_path):
+    (tmp_path / "r.toml").write_text(f"{PLAIN}train = {{ epochs = {'9' * 5000} }}\n")
+    with pytest.raises(InputError, match=r"r\.toml: not readable as TOML"):
+        load_recipe(tmp_path / "r.toml")
+    (tmp_path / "r.toml").write_text(PLAIN)
+    for change, said in ((f"stages.s.train.epochs={'9' * 5000}", "expected an integer"), ("data.ood.²=x", "no entry '²'")):
+        with pytest.raises(InputError, match=said):
+            load_recipe(tmp_path / "r.toml", [change])
+
+
+def test_long_lists_are_compared_in_a_moment():
+    with pytest.raises(InputError, match="layers contains 7 twice"):
+        parse_recipe(recipe({"s": {"model": {"name": "linear", "layers": [*range(100_000), 7]}}}))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distilcal.errors import InputError
-from distilcal.study.loading import parse_study
+from distilcal.study.loading import load_study, parse_study
 
 TINY = Path(__file__).parents[1] / "pins" / "tiny_study.toml"
 WITH_NETWORKS = """
@@ -72,3 +72,15 @@ def test_any_value_in_any_place_is_accepted_or_refused_in_one_line(text):
                 messages.append(str(error))
     assert len(messages) > 100
     assert not any("\n" in message for message in messages)
+
+
+@pytest.mark.parametrize("text", ["v = " + "[" * 3_000, f"seeds = [{'9' * 5000}]"])
+def test_what_no_toml_parser_reads_is_one_line(tmp_path, text):
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(InputError, match=r"s\.toml: "):
+        load_study(str(tmp_path / "s.toml"))
+
+
+def test_the_mark_that_some_editors_put_first_is_no_part_of_a_study(tmp_path):
+    (tmp_path / "s.toml").write_text(WITH_NETWORKS, encoding="utf-8-sig")
+    assert load_study(str(tmp_path / "s.toml")).name == "pairs"

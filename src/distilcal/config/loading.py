@@ -52,13 +52,44 @@ def load_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
 def _read_toml(path: Path) -> dict[str, Any]:
     check_input(path, "write one with: distilcal example NAME")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"not readable as TOML: {error}", source=str(path), remedy="fix the line") from None
-    except RecursionError:
-        raise InputError("its tables or lists are nested too deeply", source=str(path), remedy="write plain settings") from None
+        text = path.read_text(encoding="utf-8-sig")  # an editor may have put a mark before the first line
+    except UnicodeDecodeError as error:
+        raise InputError(f"not readable as TOML: {error}", source=str(path), remedy="save it as UTF-8") from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path), remedy="give a TOML file") from None
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Parameters
+    ----------
+    text : str
+        The content of the file.
+    source : str
+        The file, for messages.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    InputError
+        If it is not TOML, or nested too deeply.
+
+    Examples
+    --------
+    >>> parse_toml("[train]\\nepochs = 3", "recipe.toml")
+    {'train': {'epochs': 3}}
+    """
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # not TOML, or a number with too many digits
+        raise InputError(f"not readable as TOML: {error}", source=source, remedy="fix the line") from None
+    except RecursionError:
+        raise InputError("its tables or lists are nested too deeply", source=source, remedy="write plain settings") from None
 
 
 def parse_recipe(table: Mapping[str, Any]) -> Recipe:
@@ -273,7 +304,7 @@ def apply_change(table: dict[str, Any], change: str) -> None:
         raise InputError(f"--set {change!r}: expected key=value", remedy="write it as stages.student.train.epochs=5")
     try:
         value = tomllib.loads(f"v = {text}")["v"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # ValueError: not TOML, or a number with too many digits
         value = text
     try:
         set_value(table, path.strip(), value)
@@ -319,7 +350,7 @@ def set_value(table: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _list_index(entries: list[Any], key: str) -> int:
-    if not key.isdigit() or int(key) >= len(entries):
+    if not key.isdecimal() or int(key) >= len(entries):
         raise InputError(f"there is no entry {key!r} in a list of {len(entries)}", remedy="entries are counted from 0")
     return int(key)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from itertools import count
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distilcal.config.base import parse_settings
+from distilcal.config.loading import parse_toml
 from distilcal.errors import InputError
 from distilcal.io.atomic import check_input
 from distilcal.study.schema import SCALED, Study, with_variants
@@ -88,15 +88,12 @@ def _read_table(source: str) -> dict[str, Any]:
     elif source.endswith(".toml"):
         check_input(Path(source))
         try:
-            text = Path(source).read_text(encoding="utf-8")
+            text = Path(source).read_text(encoding="utf-8-sig")  # an editor may have put a mark before the first line
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot be read: {error}", source=source, remedy="give a TOML file") from None
     else:
         raise InputError(f"there is no study {source!r}", remedy=f"did you mean {closest(source, [*known, *ALIASES])}?")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"not readable as TOML: {error}", source=source, remedy="fix the line") from None
+    return parse_toml(text, source)
 
 
 def parse_study(table: Mapping[str, Any], scale: str, seeds: int | None = None) -> Study:

@@ -149,7 +149,7 @@ def _parse_values(text: str, option: str) -> list[Any]:
     """The values of a key, as TOML reads them; words need no quotes."""
     try:
         values: list[Any] = tomllib.loads(f"v = [{text}]")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # ValueError: not TOML, or a number with too many digits
         values = [part.strip() for part in text.split(",")]
     if not values:
         raise InputError(f"--grid {option!r} has no values")

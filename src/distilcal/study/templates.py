@@ -123,7 +123,7 @@ def _merge_entries(entries: list[Any], changes: Mapping[str, Any], name: str) ->
     """A list with some of its tables changed, by their positions."""
     result = list(entries)
     for position, change in changes.items():
-        if not position.isdigit() or int(position) >= len(result):
+        if not position.isdecimal() or int(position) >= len(result):
             raise InputError(
                 f"there is no entry {position!r} in {name}, a list of {len(result)}", remedy="count entries from 0"
             )
