@@ -448,6 +448,7 @@ def test_infinite_reports_are_saved_as_json(tmp_path):
     for bad in ({"penalty": -1.0}, {"grid": ()}, {"folds": 1}):
         with pytest.raises(InputError):
             fit_dirichlet(p, **bad)
+    assert fit_dirichlet(p, grid=np.array([0.1, 1.0]), bias_penalty=0.1).penalty in (0.1, 1.0)
 
 
 def test_a_changed_digit_of_a_saved_temperature_is_noticed(tmp_path):

@@ -201,8 +201,8 @@ def fit_dirichlet(
     True
     """
     check_fit(predictions)
-    if not grid or any(not value >= 0 for value in (*grid, penalty or 0.0, bias_penalty or 0.0)):
-        raise InputError("a penalty is negative, or the grid is empty", remedy="give penalties of at least 0")
+    if not len(grid) or any(not 0 <= value < np.inf for value in (*grid, penalty or 0.0, bias_penalty or 0.0)):
+        raise InputError("a penalty is negative or infinite, or the grid is empty", remedy="give penalties of at least 0")
     log_probs = _finite_log_probs(predictions)
     messages = []
     if penalty is None or bias_penalty is None:
