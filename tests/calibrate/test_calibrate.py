@@ -477,3 +477,14 @@ def test_values_of_another_shape_are_one_clear_error(tmp_path, changes):
     (tmp_path / "c.json").write_text(json.dumps({**content, **changes}))
     with pytest.raises(InputError, match="c.json"):
         load_calibrator(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("kind", FITS)
+def test_a_file_whose_numbers_do_not_fit_its_classes_is_refused(tmp_path, kind):
+    content = FITS[kind](make(60, 3)).to_json()
+    numbers = [name for name in content if name in ("value", "weight", "bias", "starts", "knots", "values")]
+    for name in numbers:
+        for odd in ([], [[1.0, 2.0]], float("nan")):
+            (tmp_path / "c.json").write_text(json.dumps({**content, name: odd}))
+            with pytest.raises(InputError, match=r"c\.json: .*(fit it again|give what Calibrator\.save wrote)"):
+                load_calibrator(tmp_path / "c.json")

@@ -142,6 +142,8 @@ def load_calibrator(path: str | Path) -> Calibrator:
         raise InputError("this is not a saved calibrator", source=str(path), remedy="give what Calibrator.save wrote") from None
     if isinstance(calibrator, Temperature) and (np.ndim(calibrator.value) or not 0 < calibrator.value < np.inf):
         raise InputError(f"temperature {calibrator.value} is not positive", source=str(path), remedy="fit it again")
+    if not _fits_its_classes(calibrator):
+        raise InputError("its numbers are not finite, or not those of its classes", source=str(path), remedy="fit it again")
     return calibrator
 
 
@@ -173,6 +175,17 @@ def calibrator_from_json(content: dict[str, Any]) -> Calibrator:
         return _build_calibrator(*_split_json(content))
     except (KeyError, TypeError, AttributeError, ValueError):
         raise InputError("this is not a calibrator", remedy="give what Calibrator.to_json returned") from None
+
+
+def _fits_its_classes(calibrator: Calibrator) -> bool:
+    """Whether a calibrator gives probabilities: a file that was written by hand may hold too few numbers, or a NaN."""
+    row = np.zeros((1, len(calibrator.classes)))
+    try:
+        with np.errstate(all="ignore"):
+            probs = calibrator(Predictions.from_logits(row, classes=calibrator.classes)).probs
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return False
+    return bool(np.isfinite(probs).all())
 
 
 def _build_calibrator(head: dict[str, Any], numbers: dict[str, Any]) -> Calibrator:
