@@ -42,6 +42,17 @@ def test_classes_that_dev_hardly_has_are_named():
     assert "c1 (0), c2 (0), c3 (0) and 26 more classes:" in sentence
 
 
+@pytest.mark.parametrize("other", ["Pos", "pos ", "po\u200bs", "POS"])
+def test_classes_that_read_alike_are_named(other):
+    [sentence] = check_data(splits_with([0, 1, 2] * 40, ("neg", "pos", other)))
+    assert sentence.startswith(f"the classes 'pos', {other!r} read alike and are trained as different ones")
+
+
+def test_letters_are_alike_however_unicode_writes_them():
+    [sentence] = check_data(splits_with([0, 1, 2] * 40, ("caf\u00e9", "cafe\u0301", "cafe")))
+    assert "'café', 'cafe\u0301' read alike" in sentence
+
+
 @pytest.mark.parametrize(
     ("labels", "predicted", "start"),
     [

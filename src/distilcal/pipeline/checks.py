@@ -8,12 +8,14 @@ before anything is trained, ``MODEL_CHECKS`` and ``CALIBRATION_CHECKS`` as soon 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable
 
 import numpy as np
 
 from distilcal.calibrate import Calibrator
 from distilcal.data.splits import Splits
+from distilcal.errors import list_names
 from distilcal.evaluation import RUN_RESAMPLES
 from distilcal.metrics import compare
 from distilcal.predictions import FloatArray, IntArray, Predictions
@@ -57,6 +59,26 @@ def rare_classes_on_dev(splits: Splits) -> str | None:
         f"dev has fewer than {MIN_ROWS_OF_CLASS} rows of {_first_names(rare)}: how well the confidence in them is calibrated "
         "cannot be seen there; add labelled rows of these classes to dev"
     )
+
+
+def classes_that_read_alike(splits: Splits) -> str | None:
+    """Warn of classes whose names differ only in case, spaces, or how Unicode writes a letter: they are seldom meant apart."""
+    by_look: dict[str, list[str]] = {}
+    for name in splits.train.classes:
+        by_look.setdefault(_look(name), []).append(name)
+    alike = [names for names in by_look.values() if len(names) > 1]
+    if not alike:
+        return None
+    return (
+        f"the classes {list_names(alike[0])} read alike and are trained as different ones: they differ only in case, spaces or "
+        "hidden characters; write one name in the data if they are one class"
+    )
+
+
+def _look(name: str) -> str:
+    """A name as it looks: in one case, with single spaces, composed letters and no characters of zero width."""
+    letters = unicodedata.normalize("NFC", name.casefold())
+    return " ".join("".join(c for c in letters if unicodedata.category(c) != "Cf").split())
 
 
 # ---- predictions of a model --------------------------------------------------------------------------------------------
@@ -149,7 +171,7 @@ def doubtful_fit(model: str, dev: Predictions, calibrator: Calibrator) -> str | 
 
 # ---- tables ------------------------------------------------------------------------------------------------------------
 
-DATA_CHECKS: tuple[Callable[[Splits], str | None], ...] = (small_dev, rare_classes_on_dev)
+DATA_CHECKS: tuple[Callable[[Splits], str | None], ...] = (small_dev, rare_classes_on_dev, classes_that_read_alike)
 MODEL_CHECKS: tuple[Callable[[str, Predictions], str | None], ...] = (one_class, below_majority, missing_classes)
 CALIBRATION_CHECKS: tuple[Callable[[str, Predictions, Calibrator], str | None], ...] = (few_mistakes, doubtful_fit)
 
