@@ -18,10 +18,12 @@ from distilcal.losses import (  # noqa: E402
     ContrastiveDistillation,
     CorrectnessRanking,
     ProgressiveSelfDistillation,
+    confidence_penalty,
     cpc,
     cross_entropy,
     hard_kd,
     kd,
+    mmce,
     mmce_weighted,
     required_inputs,
 )
@@ -252,13 +254,36 @@ def test_settings_that_make_no_sense_are_refused():
     b = batch()
     for bad in (
         lambda: kd(b["logits"], b["teacher_logits"], temperature=0),
+        lambda: kd(b["logits"], b["teacher_logits"], temperature=float("inf")),
         lambda: kd(b["logits"], b["teacher_logits"], reduction="sum"),
+        lambda: cross_entropy(b["logits"], b["labels"], smoothing=10),
+        lambda: cross_entropy(b["logits"], b["labels"], smoothing=-0.1),
+        lambda: confidence_penalty(b["logits"], over_classes="max"),
+        lambda: mmce(b["logits"], b["labels"], width=0),
         lambda: cross_entropy(b["logits"], b["labels"], smoothing=0.1, convention="other"),
         lambda: mmce_weighted(b["logits"], b["labels"], variant="other"),
         lambda: CorrectnessRanking(4, rank="other"),
     ):
         with pytest.raises(InputError):
             bad()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_and_teachers_of_another_shape_are_refused(name):
+    """Torch would repeat a column of labels, or compute a mean over fewer rows, and give a number that means nothing."""
+    b = batch()
+    labels, teacher = b["labels"], b["teacher_logits"]
+    odd = [("labels", value) for value in (labels[:, None], labels[:-1], labels[0], labels - 1)]
+    odd += [("targets", value) for value in (labels[:, None], labels[:-1], b["logits"].softmax(dim=1)[:1])]
+    odd += [("teacher_logits", value) for value in (teacher[:1], teacher[:, :1], teacher[:, :2])]
+    inputs = required_inputs(LOSSES[name])
+    for argument, value in odd:
+        if argument in inputs:
+            loss = make(name, b)
+            if isinstance(loss, torch.nn.Module):
+                loss.train()
+            with pytest.raises((InputError, RuntimeError, IndexError, ValueError)):
+                loss(*[value if key == argument else b[key] for key in inputs])
 
 
 @pytest.mark.parametrize("name", ["crl", "pskd", "adafocal", "crd"])

@@ -77,6 +77,8 @@ def smooth_targets(
     >>> smooth_targets(torch.tensor([0]), 3, 0.3, "offtarget").round(decimals=3).tolist()
     [[0.699999988079071, 0.15000000596046448, 0.15000000596046448]]
     """
+    if not 0 <= smoothing <= 1:
+        raise InputError(f"smoothing {smoothing} is not between 0 and 1", remedy="give a share such as 0.1")
     if targets.dim() == 1:
         targets = one_hot(targets, classes)
     targets = targets.to(dtype)
@@ -125,6 +127,11 @@ def cross_entropy(
     if targets.dim() == 1 and not smoothing:
         return -gather_labels(log_softmax(logits, dim=1), targets).mean()
     q = smooth_targets(targets, logits.shape[1], smoothing, convention, dtype=logits.dtype)
+    if q.shape != logits.shape:  # torch would repeat what is missing
+        raise InputError(
+            f"targets of shape {tuple(targets.shape)} for logits of shape {tuple(logits.shape)}",
+            remedy="give a class index or a distribution over the classes for each row",
+        )
     log_probs = log_softmax(logits, dim=1)
     # A class of weight 0 takes no part, however impossible it is: 0 · -inf must be 0.
     return -torch.where(q == 0, torch.zeros_like(log_probs), q * log_probs).sum(dim=1).mean()
@@ -223,7 +230,7 @@ def brier(logits: Tensor, labels: Tensor) -> Tensor:
     0.533
     """
     probs = log_softmax(at_least_float32(logits), dim=1).exp()
-    return (probs - one_hot(labels, probs.shape[1])).square().sum(dim=1).mean()
+    return (probs - one_hot_labels(labels, probs)).square().sum(dim=1).mean()
 
 
 def softmax_bce(logits: Tensor, targets: Tensor) -> Tensor:
@@ -283,6 +290,8 @@ def confidence_penalty(logits: Tensor, *, over_classes: Literal["sum", "mean"] =
     >>> round(float(confidence_penalty(logits)), 4)
     -0.8205
     """
+    if over_classes not in ("sum", "mean"):
+        raise InputError(f"over_classes {over_classes!r} is neither 'sum' nor 'mean'")
     log_probs = log_softmax(at_least_float32(logits), dim=1)
     negative_entropy = (log_probs.exp() * log_probs).sum(dim=1).mean()
     return negative_entropy if over_classes == "sum" else negative_entropy / logits.shape[1]
@@ -317,7 +326,7 @@ def mdca(logits: Tensor, labels: Tensor) -> Tensor:
     0.2275
     """
     probs = log_softmax(at_least_float32(logits), dim=1).exp()
-    return (probs.mean(dim=0) - one_hot(labels, probs.shape[1]).to(probs.dtype).mean(dim=0)).abs().mean()
+    return (probs.mean(dim=0) - one_hot_labels(labels, probs).mean(dim=0)).abs().mean()
 
 
 def dca(logits: Tensor, labels: Tensor) -> Tensor:
@@ -583,7 +592,40 @@ def gather_labels(values: Tensor, labels: Tensor) -> Tensor:
     >>> gather_labels(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 0])).tolist()
     [0.10000000149011612, 0.30000001192092896]
     """
+    _check_labels(labels, values)
     return values.gather(1, labels[:, None]).squeeze(1)
+
+
+def one_hot_labels(labels: Tensor, values: Tensor) -> Tensor:
+    """Return 1 in the column of each row's label, and 0 in the others.
+
+    Parameters
+    ----------
+    labels : Tensor of int64, shape (N,)
+        Classes from 0 to K − 1.
+    values : Tensor, shape (N, K)
+        A value per class, such as log-probabilities, in whose precision the result is.
+
+    Returns
+    -------
+    Tensor, shape (N, K)
+
+    Examples
+    --------
+    >>> one_hot_labels(torch.tensor([1, 0]), torch.tensor([[0.9, 0.1], [0.3, 0.7]])).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    _check_labels(labels, values)
+    return one_hot(labels, values.shape[1]).to(values.dtype)
+
+
+def _check_labels(labels: Tensor, values: Tensor) -> None:
+    """Refuse labels that are not one for each row: torch would repeat some of them, or leave out rows, without a word."""
+    if labels.shape != values.shape[:1]:
+        raise InputError(
+            f"labels of shape {tuple(labels.shape)} for logits of shape {tuple(values.shape)}",
+            remedy="give one class index for each row",
+        )
 
 
 def _focal_terms(log_p: Tensor, gamma: Tensor) -> Tensor:
@@ -597,17 +639,19 @@ def _confidence(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Top-label probability (N,), with gradient, and whether it is right (N,), without; the first class wins a tie."""
     log_probs = log_softmax(at_least_float32(logits), dim=1)
     predicted = log_probs.argmax(dim=1)
-    return gather_labels(log_probs, predicted).exp(), (predicted == labels).to(log_probs.dtype)
+    return gather_labels(log_probs, predicted).exp(), gather_labels(one_hot_labels(labels, log_probs), predicted)
 
 
 def _laplacian(a: Tensor, b: Tensor, width: float) -> Tensor:
+    if not width > 0:
+        raise InputError(f"width {width} is not positive")
     return torch.exp(-(a[:, None] - b[None]).abs() / width)
 
 
 def _pairs_of_others(logits: Tensor, labels: Tensor) -> Tensor:
     """Σ over rows and ordered pairs a ≠ b, both other than the label, of ½ softplus(z_b - z_a)."""
     k = logits.shape[1]
-    other = 1 - one_hot(labels, k).to(logits.dtype)
+    other = 1 - one_hot_labels(labels, logits)
     pairs = softplus(logits[:, None] - logits[:, :, None])  # (n, a, b)
     weight = other[:, :, None] * other[:, None] * (1 - torch.eye(k, dtype=logits.dtype, device=logits.device))
     return 0.5 * (pairs * weight).sum()

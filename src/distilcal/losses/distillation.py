@@ -5,6 +5,7 @@ CRD, which has a memory, is in ``memory``. To add a loss, write a function here 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -60,8 +61,9 @@ def kd(
     >>> round(float(kd(logits, teacher_logits, temperature=2.0)), 4)
     0.2364
     """
-    if not temperature > 0 or not (student_temperature is None or student_temperature > 0):
-        raise InputError(f"temperature {temperature} and {student_temperature} must be positive")
+    if not 0 < temperature < math.inf or not (student_temperature is None or 0 < student_temperature < math.inf):
+        raise InputError(f"temperature {temperature} and {student_temperature} must be positive and finite")
+    _check_same_shape(logits, teacher_logits)
     logits, teacher_logits = at_least_float32(logits), at_least_float32(teacher_logits).detach()
     student = log_softmax(logits / (temperature if student_temperature is None else student_temperature), dim=1)
     # Where the teacher gives probability 0 a class takes no part: 0 · (-inf - x) must be 0, so the logarithm stays finite.
@@ -101,6 +103,7 @@ def hard_kd(logits: Tensor, teacher_logits: Tensor) -> Tensor:
     >>> round(float(hard_kd(logits, teacher_logits)), 4)
     0.2201
     """
+    _check_same_shape(logits, teacher_logits)
     return cross_entropy(at_least_float32(logits), teacher_logits.argmax(dim=1))
 
 
@@ -149,6 +152,15 @@ def rkd(features: Tensor, teacher_features: Tensor, *, distance: float = 25.0, a
     if angle:
         total = total + angle * smooth_l1_loss(_angles(student), _angles(teacher))
     return total
+
+
+def _check_same_shape(logits: Tensor, teacher_logits: Tensor) -> None:
+    """Refuse a teacher's logits of other rows or classes: torch would repeat what is missing, or leave out the rest."""
+    if logits.shape != teacher_logits.shape:
+        raise InputError(
+            f"teacher's logits of shape {tuple(teacher_logits.shape)} for logits of shape {tuple(logits.shape)}",
+            remedy="give the teacher's logits of the same rows and classes",
+        )
 
 
 def _relative_distances(x: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax, normalize, one_hot
+from torch.nn.functional import log_softmax, normalize
 
 from distilcal.errors import InputError
-from distilcal.losses.calibration import at_least_float32, cross_entropy, gather_labels
+from distilcal.losses.calibration import at_least_float32, cross_entropy, gather_labels, one_hot_labels
 
 
 class CorrectnessRanking(nn.Module):
@@ -70,8 +70,8 @@ class CorrectnessRanking(nn.Module):
         log_probs = log_softmax(at_least_float32(logits), dim=1)
         loss = self._ranking(log_probs, ids)
         if self.training:
-            right = (log_probs.argmax(dim=1) == labels) & ~self.counted[ids]
-            self.times_right[ids] += right.to(self.times_right.dtype)
+            right = gather_labels(one_hot_labels(labels, log_probs), log_probs.argmax(dim=1))
+            self.times_right[ids] += (right * ~self.counted[ids]).to(self.times_right.dtype)
             self.counted[ids] = True
         return loss
 
@@ -140,7 +140,7 @@ class ProgressiveSelfDistillation(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor, ids: Tensor) -> Tensor:
         """Return the loss of a batch and remember its predictions."""
         logits = at_least_float32(logits)
-        truth = one_hot(labels, logits.shape[1]).to(logits.dtype)
+        truth = one_hot_labels(labels, logits)
         last = torch.where(self.seen[ids, None], self.last[ids].to(logits.dtype), truth)
         share = float(self.share)
         loss = cross_entropy(logits, (1 - share) * truth + share * last)
