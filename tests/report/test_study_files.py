@@ -48,15 +48,6 @@ def test_every_file_is_written_and_none_elsewhere(folder):
     assert write_study(folder) == written  # over what is there
 
 
-def test_names_of_files_that_are_no_text_are_no_obstacle(results, tmp_path):
-    name = "runs/\udcff"  # how Python spells the byte 0xff
-    results["command"] = f"distilcal study tiny --out {name}"
-    results["failures"] = [{"what": "ERM", "error": f"Permission denied: {name}"}]
-    (tmp_path / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    write_study(tmp_path)
-    assert "distilcal study tiny --out runs/?" in (tmp_path / "results.md").read_text(encoding="utf-8")
-
-
 def test_nothing_says_where_it_was_made(folder):
     for path in write_study(folder):
         content = path.read_bytes()

@@ -42,19 +42,15 @@ def write_study(folder: Path) -> list[Path]:
     texts: dict[str, bytes] = {}
     for name, table in named_files(results["tables"]):
         texts[f"tables/{name}.csv"] = table_csv(table)
-        texts[f"tables/{name}.md"] = _encode(table_markdown(results, table) + "\n")
-        texts[f"tables/{name}.tex"] = _encode(table_latex(results, table, name))
-    texts["results.md"] = _encode(results_markdown(results))
-    texts[PAGE] = _encode(render_study(results))
+        texts[f"tables/{name}.md"] = (table_markdown(results, table) + "\n").encode()
+        texts[f"tables/{name}.tex"] = table_latex(results, table, name).encode()
+    texts["results.md"] = results_markdown(results).encode()
+    texts[PAGE] = render_study(results).encode()
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
         with atomic_write(folder / name) as file:
             file.write(text)
     return [*(folder / name for name in texts), *_write_charts(results, folder)]
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "replace")  # the command, or an error, may name a file whose name is no text
 
 
 def _write_charts(results: Mapping[str, Any], folder: Path) -> list[Path]:
