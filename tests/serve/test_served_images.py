@@ -77,9 +77,9 @@ def test_what_is_no_image_is_refused(url, images, message):
 
 def test_greys_of_16_bits_keep_their_brightness(tmp_path):
     """Over HTTP and from a folder; Pillow would make all but the darkest white."""
-    greys = np.array([[0, 255, 256], [32768, 65280, 65535]], dtype=np.uint16)
+    greys = np.array([[0, 256, 257], [32896, 65278, 65535]], dtype=np.uint16)
     Image.fromarray(greys).save(tmp_path / "a.png")
-    expected = np.repeat([[[0], [0], [1]], [[128], [255], [255]]], 3, axis=2)
+    expected = np.repeat([[[0], [0], [1]], [[128], [254], [255]]], 3, axis=2)
     np.testing.assert_array_equal(decode_images([base64.b64encode((tmp_path / "a.png").read_bytes()).decode()])[0], expected)
     np.testing.assert_array_equal(read_pictures(tmp_path).inputs.pixels[0], expected)
 
