@@ -185,8 +185,8 @@ def drawing(case: Case, student: Classifier) -> tuple[Callable[[Tensor], Any], N
     pieces = [torch.from_numpy(ids.astype(np.int64)) for ids in np.split(batches.ids, batches.starts[1:-1])]
 
     def draw(rows: Tensor) -> Inputs:
-        ids = pad_sequence([pieces[i] for i in rows.tolist()], batch_first=True, padding_value=batches.pad)
-        return {"input_ids": ids, "attention_mask": (ids != batches.pad).long()}
+        ids = pad_sequence([pieces[i] for i in rows.tolist()], batch_first=True, padding_value=batches.pad_id)
+        return {"input_ids": ids, "attention_mask": (ids != batches.pad_id).long()}
 
     return draw, batches.lengths
 
