@@ -101,7 +101,7 @@ def train_both(folder, monkeypatch, terms, *, epochs=2, clip=1.0):
     teacher = Predictions(rng.normal(size=(48, 2)), data.labels[::-1], ids=data.ids[::-1], classes=data.classes)
     features = Features(data.ids, rng.normal(size=(48, 5)).astype(np.float32))
 
-    # Trainer computes all tokens of the last layer, so our loop does too here: rounding of other sizes would grow with each step.
+    # As Trainer does, our loop computes all tokens of the last layer: rounding of other sizes would grow with each step.
     monkeypatch.setattr("distilcal.models.text.AFTER_ATTENTION", {})
     own_losses = []
     add_gradient = distilcal.training.loop.add_gradient
