@@ -121,6 +121,24 @@ def test_what_is_in_the_store_is_not_trained_again(place, tmp_path, monkeypatch,
     assert first["stages"]["student"]["sets"] == second["stages"]["student"]["sets"]
 
 
+def test_dev_is_not_predicted_again_after_training(place, tmp_path, monkeypatch):
+    import distilcal.training.prediction as prediction
+
+    predicted = []
+
+    def count(network, batches, *rest, **settings):
+        predicted.append(len(batches))
+        return run_network(network, batches, *rest, **settings)
+
+    run_network = prediction.run_network
+    monkeypatch.setattr(prediction, "run_network", count)
+    recipe = load_recipe(recipe_file(place, tmp_path / "r.toml"))
+    run_recipe(recipe, tmp_path / "run", tmp_path / "store")
+    splits = plan(recipe, tmp_path / "store").splits
+    assert len(splits.test) in predicted
+    assert len(splits.dev) not in predicted
+
+
 @pytest.mark.parametrize(
     ("change", "again"),
     [

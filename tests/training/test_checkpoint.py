@@ -61,6 +61,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, how, name, stop
     assert torch.equal(weights(again), weights(whole))
     assert [h["dev"] for h in result.history] == [h["dev"] for h in expected.history]
     assert [h["losses"] for h in result.history] == [h["losses"] for h in expected.history]
+    np.testing.assert_array_equal(result.dev_logits, expected.dev_logits)
 
 
 def test_the_state_of_another_run_is_not_used(tmp_path):

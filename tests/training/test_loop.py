@@ -154,6 +154,20 @@ def test_only_some_epochs_may_be_kept(among):
     assert predict(made, DEV).correct.mean() == pytest.approx(figures[result.best_epoch + 1])
 
 
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_the_logits_on_dev_are_those_of_the_epoch_that_is_kept(epoch):
+    made = student()
+    how = TrainSettings(epochs=3, lr=0.05, choose="nll", choose_among=(epoch + 1,))
+    result = fit(made, TRAIN, DEV, [term("cross_entropy")], how)
+    assert result.best_epoch == epoch
+    np.testing.assert_allclose(result.dev_logits, predict(made, DEV).logits, atol=1e-6)
+
+
+def test_logits_of_reduced_precision_are_not_those_of_the_network_as_it_is_used():
+    how = TrainSettings(epochs=1, precision="bfloat16")
+    assert fit(student(), TRAIN, DEV, [term("cross_entropy")], how).dev_logits is None
+
+
 def test_the_default_keeps_an_epoch_that_is_better_once_calibrated():
     """Later epochs rank better and are too sure: raw NLL prefers an early one, NLL after a temperature does not."""
     kept = {}

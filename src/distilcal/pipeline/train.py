@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from distilcal.config.schema import Recipe
 from distilcal.data import Dataset
@@ -28,6 +29,7 @@ from distilcal.pipeline.teacher import Teacher, load_teacher, training_rows
 from distilcal.pipeline.views import build_recorder, build_views, feature_width
 from distilcal.training import TrainingProgress, TrainingResult, fit
 from distilcal.training.distributed import ProcessGroup
+from distilcal.training.prediction import store_outputs
 from distilcal.views import Term, build_term
 
 logger = main_process_logger(__name__)
@@ -43,6 +45,7 @@ def run_stage(
     on_progress: Callable[[TrainingProgress], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     uses: ExitStack | None = None,
+    keep_dev_logits: bool = True,
 ) -> None:
     """Train a stage, or load its pretrained model, and save it in the store; nothing is done if it is there.
 
@@ -64,6 +67,8 @@ def run_stage(
         Called in the main process with the entry of the history after every epoch that is trained.
     uses : ExitStack, optional
         Until it is closed the stage is marked as in use, so that nobody removes it from the store.
+    keep_dev_logits : bool, default True
+        Whether the store keeps what training computed on dev, so that it is not computed again.
     """
     if stage.settings.predictions:
         check_predictions(stage.name, stage.external_predictions, splits)
@@ -86,6 +91,8 @@ def run_stage(
         else:
             trained = _train(stage, recipe, splits, stages, processes, on_progress, on_epoch)
             if processes.is_main_process:
+                if keep_dev_logits and trained.dev_logits is not None:
+                    store_outputs(trained.classifier, splits.dev, {"logits": trained.dev_logits}, stage.store)
                 _save(stage, trained)
         if uses is not None and processes.is_main_process:
             uses.enter_context(in_use(stage.folder))  # while its lock is held, so that nobody comes in between
@@ -94,11 +101,12 @@ def run_stage(
 
 @dataclass(frozen=True)
 class TrainedStage:
-    """What is saved of a stage: the classifier, its history and, where it recorded, its dynamics."""
+    """What is saved of a stage: the classifier, its history and, where it recorded, its dynamics; and its logits on dev."""
 
     classifier: Classifier
     history: dict[str, Any]
     recorder: Recorder | None = None
+    dev_logits: NDArray[np.float32] | None = None
 
 
 def _train(
@@ -160,7 +168,7 @@ def _train(
         "seconds": result.seconds,
         "settings": settings.train.model_dump(),
     }
-    return TrainedStage(classifier, history, recorder)
+    return TrainedStage(classifier, history, recorder, result.dev_logits)
 
 
 def _build_classifier(stage: Stage, recipe: Recipe, train: Dataset, stages: Mapping[str, Stage]) -> Classifier:

@@ -94,7 +94,7 @@ def run_job(
     check_recipe(recipe, splits)
     with ExitStack() as uses:
         for other in stages.values():
-            run_stage(other, recipe, splits, stages, processes, uses=uses)
+            run_stage(other, recipe, splits, stages, processes, uses=uses, keep_dev_logits=False)  # most are grid points
         result: dict[str, Any] = {"key": stage.key, "epochs": _history(stage, splits.dev, by), "best": _best_epoch(stage)}
         if not keep:
             result["own"] = not was_stored  # a model that was there before is not removed with the losers

@@ -1,7 +1,8 @@
 """The state of a training run on disk: safetensors files with checksums, written to a temporary name and renamed, no pickle.
 
 Two generations are kept, ``last.safetensors`` and ``previous.safetensors``. Each holds all that training resumes from: the
-state after an epoch and the weights of the best epoch so far. A damaged one is not used, and neither is one of another run.
+state after an epoch, and of the best epoch so far the weights and the logits on dev. A damaged one is not used, and neither is
+one of another run.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ LAST, PREVIOUS = "last.safetensors", "previous.safetensors"
 FORMAT = 2  # of these files; 1 had no checksums
 NETWORK = "network/"  # before the names of the weights after the last epoch
 BEST = "best/"  # before the names of the best epoch's weights, where that is not the last one
+DEV_LOGITS = "dev_logits"  # of the best epoch
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         self.best_weights: dict[str, Tensor] = {}
+        self.best_dev_logits: Tensor | None = None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -71,6 +74,7 @@ class Checkpoint:
                 restore_training_state(tensors, self.network, optimizer, losses, recorder)
                 best = _with_prefix(tensors, BEST) or _with_prefix(tensors, NETWORK)
                 self.best_weights = {name: value.clone() for name, value in best.items()}  # not a map of the file
+                self.best_dev_logits = tensors[DEV_LOGITS].clone() if DEV_LOGITS in tensors else None
                 history: list[dict[str, Any]] = facts["history"]
                 return history
         return []
@@ -96,21 +100,25 @@ class Checkpoint:
         losses: Sequence[nn.Module],
         recorder: Recorder | None = None,
         *,
+        dev_logits: Tensor,
         is_best: bool,
         write: bool = True,
     ) -> None:
-        """Keep the weights after an epoch if they are the best ones, and save the state.
+        """Keep the weights after an epoch and its logits on dev if it is the best one, and save the state.
 
         With ``write=False`` no file is written: of several processes all keep the best weights, and one writes.
         """
         if is_best:
             weights = self.network.state_dict()
             self.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
+            self.best_dev_logits = dev_logits
         if self.folder is None or not write:
             return
         state = training_state(self.network, optimizer, losses, recorder)
         if not is_best:
             state |= {f"{BEST}{name}": value for name, value in self.best_weights.items()}
+        if self.best_dev_logits is not None:
+            state[DEV_LOGITS] = self.best_dev_logits
         last = self.folder / LAST
         new = save_aside(last, state, {"key": self.key, "history": history})
         if last.exists():

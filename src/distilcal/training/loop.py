@@ -89,12 +89,16 @@ class TrainingResult:
         Time of training.
     resumed_at : int
         Epochs that an earlier, interrupted call had finished.
+    dev_logits : array of float32, shape (N, K), optional
+        The logits of ``best_epoch`` on dev; None if they were computed in reduced precision, or if training resumed from a
+        checkpoint of an earlier version, which lacks them.
     """
 
     history: list[dict[str, Any]]
     best_epoch: int
     seconds: float
     resumed_at: int = 0
+    dev_logits: NDArray[np.float32] | None = None
 
 
 def fit(
@@ -206,6 +210,8 @@ def fit(
     accelerator = build_accelerator(settings.precision, head_unused=not any("logits" in term.inputs for term in terms))
     train_batches = classifier.inputs.prepare(train, store)
     dev_batches = classifier.inputs.prepare(setup.dev, store)
+    dev_labels = setup.dev.labels
+    assert dev_labels is not None
     if settings.freeze_embeddings:
         assert isinstance(classifier.network, TextNetwork)
         classifier.network.word_embeddings.requires_grad_(False)
@@ -260,7 +266,8 @@ def fit(
                 recorder.end_epoch()
             mean_losses = means.compute()
 
-            predictions = _predict_dev(classifier, setup.dev, dev_batches, accelerator)
+            dev_logits = _dev_logits(classifier, dev_batches, accelerator)
+            predictions = Predictions(dev_logits, dev_labels, classes=train.classes, name="dev")
             for loss in loss_modules:
                 if hasattr(loss, "update"):
                     loss.update(predictions.confidence, predictions.correct)
@@ -271,7 +278,15 @@ def fit(
             if followed:
                 history[-1]["followed"] = followed
             is_best = _best_epoch(history, settings) == epoch
-            checkpoint.save(history, optimizer, loss_modules, recorder, is_best=is_best, write=accelerator.is_main_process)
+            checkpoint.save(
+                history,
+                optimizer,
+                loss_modules,
+                recorder,
+                dev_logits=torch.from_numpy(dev_logits),
+                is_best=is_best,
+                write=accelerator.is_main_process,
+            )
             if on_epoch is not None and accelerator.is_main_process:
                 on_epoch(history[-1])
             accelerator.wait_for_everyone()
@@ -283,7 +298,10 @@ def fit(
     if settings.freeze_embeddings:
         classifier.network.word_embeddings.requires_grad_()
     classifier.new_head = False
-    return TrainingResult(history, best_epoch, time.perf_counter() - start_time, resumed_at)
+    best_dev_logits = None
+    if checkpoint.best_dev_logits is not None and accelerator.mixed_precision == "no":
+        best_dev_logits = checkpoint.best_dev_logits.numpy()
+    return TrainingResult(history, best_epoch, time.perf_counter() - start_time, resumed_at, best_dev_logits)
 
 
 # ---- preparing ---------------------------------------------------------------------------------------------------------
@@ -393,15 +411,14 @@ class _LossMeans:
         return {name: column for name, column, chosen in zip(self.names, columns, self.is_followed, strict=True) if chosen}
 
 
-def _predict_dev(classifier: Classifier, dev: Dataset, batches: Batches, accelerator: Any) -> Predictions:
-    """Predict dev, each process a part of it."""
-    rows = own_part(np.arange(len(dev)), accelerator.process_index, accelerator.num_processes)
+def _dev_logits(classifier: Classifier, batches: Batches, accelerator: Any) -> NDArray[np.float32]:
+    """The logits on dev, of which each process computes a part."""
+    rows = own_part(np.arange(len(batches)), accelerator.process_index, accelerator.num_processes)
     computed = run_network(classifier.network, batches, rows=rows, batch_size=DEV_BATCH, device=accelerator.device)["logits"]
-    logits = gather_rows(computed, rows, len(dev), accelerator)
-    assert dev.labels is not None
+    logits = gather_rows(computed, rows, len(batches), accelerator)
     if not np.isfinite(logits).all():
         raise TrainingError("the network's outputs are not finite any more", remedy="lower lr, or check the terms")
-    return Predictions(logits, dev.labels, classes=dev.classes, name="dev")
+    return logits
 
 
 def _dev_metrics(predictions: Predictions) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,5 +121,27 @@ def compute_outputs(
 
     if store is None:
         return compute(np.arange(len(data)))
-    cache = RowCache(store / "outputs", classifier.fingerprint)
-    return cache.fetch(data.content_keys, names, compute)
+    return _cache(classifier, store).fetch(data.content_keys, names, compute)
+
+
+def store_outputs(classifier: Classifier, data: Dataset, outputs: Mapping[str, NDArray[Any]], store: Path) -> None:
+    """Keep outputs that are known already, so that `compute_outputs` finds them.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The network that computed them, with its inputs and class names.
+    data : Dataset
+        The examples.
+    outputs : mapping of str to array
+        Logits or features by name, row by row as the data.
+    store : Path
+        Folder in which outputs are cached by content.
+    """
+    _cache(classifier, store).fetch(
+        data.content_keys, tuple(outputs), lambda rows: {name: values[rows] for name, values in outputs.items()}
+    )
+
+
+def _cache(classifier: Classifier, store: Path) -> RowCache:
+    return RowCache(store / "outputs", classifier.fingerprint)
