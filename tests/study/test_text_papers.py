@@ -40,7 +40,7 @@ def test_informed_mixup_mixes_disjoint_regions_and_its_baseline_inputs_alone(net
             at_input = mixup.views["mixed"].kind == "mixup" or mixup.views["mixed"].layers == (0,)
             assert at_input
         control = jobs[f"{network}+Uninformed", task].stage
-        assert control.views["mixed"].pairs == "random"
+        assert (control.views["mixed"].pairs, control.views["mixed"].halves) == ("halves", "random")
         assert (control.terms, control.views["mixed"].kind) == (ours.terms, view.kind)
         taught = jobs[f"SD{network}+Ours+(LS+TS)", task].stage
         assert taught.scale_teacher
@@ -108,7 +108,7 @@ def paper_values(study):
     return values
 
 
-@pytest.mark.parametrize("name", ["informed-mixup", "aum-saliency"])
+@pytest.mark.parametrize("name", ["informed-mixup", "aum-saliency", "kd-or-smoothing"])
 def test_claims_hold_in_as_many_places_of_the_paper_s_own_tables_as_they_say(name):
     study = load_study(name, "full")
     values = paper_values(study)
@@ -116,6 +116,8 @@ def test_claims_hold_in_as_many_places_of_the_paper_s_own_tables_as_they_say(nam
         holds = []
         for pair in claim_pairs(claim):
             for place in claim_places(study, claim):
+                if place.set == "dev":  # the papers' searches are told in words
+                    continue
 
                 def value(method, metric=claim.metric, place=place):
                     settings = study.methods[method]
@@ -127,7 +129,7 @@ def test_claims_hold_in_as_many_places_of_the_paper_s_own_tables_as_they_say(nam
                 assert second is not None, (pair.second, place)
                 others = [second, *(v for v in map(value, pair.controls) if v is not None)]
                 holds.append(all(first > v if claim.expects_higher else first < v for v in others))
-        assert sum(holds) == (claim.at_least or len(holds)), claim.text
+        assert not holds or sum(holds) == (claim.at_least or len(holds)), claim.text
 
 
 @pytest.mark.parametrize("name", ["informed-mixup", "aum-saliency"])
@@ -137,7 +139,7 @@ def test_every_claim_needs_a_task_that_was_learned_at_home(name):
         for claim in study.claims:
             for pair in claim_pairs(claim):
                 learned = [p for p in pair_premises(claim, pair) if p.kind == "above_chance"]
-                assert [(p.by, p.set) for p in learned] == [(2, "test")], (claim.text, pair.first)
+                assert (2, "test") in [(p.by, p.set) for p in learned], (claim.text, pair.first)
 
 
 def test_distillation_of_kd_or_smoothing_divides_both_sides_and_multiplies():
