@@ -112,6 +112,35 @@ def test_a_whole_run_in_two_processes(tmp_path):
         assert a["nll"]["value"] == pytest.approx(b["nll"]["value"], abs=1e-4)
 
 
+DEV_PROGRAM = """
+import sys
+import numpy as np, torch
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[1])
+from small import pictures
+from distilcal.config.schema import ModelSettings, TrainSettings
+from distilcal.models import build_classifier
+from distilcal.training import fit
+from distilcal.training.distributed import build_accelerator
+from distilcal.training.prediction import compute_outputs
+from distilcal.views import build_term
+train, dev = pictures(20, 0), pictures(5, 1)
+classifier = build_classifier(ModelSettings(name="resnet8"), train)
+settings = TrainSettings(epochs=1, batch=10, lr=0.05, choose="last")
+result = fit(classifier, train, dev, [build_term("cross_entropy")], settings)
+if build_accelerator("float32").is_main_process:
+    np.testing.assert_allclose(result.dev_logits, compute_outputs(classifier, dev)["logits"], atol=1e-3)
+"""
+
+
+@pytest.mark.slow
+def test_the_logits_on_dev_of_two_processes_are_those_of_the_network_that_is_kept(tmp_path):
+    """Each process computes a part of dev, and its batch norms have seen its own part of every batch."""
+    (tmp_path / "program.py").write_text(DEV_PROGRAM)
+    done = launch([tmp_path / "program.py", Path(__file__).parents[1]], 2)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
     from distilcal.errors import InputError
     from distilcal.training.distributed import build_accelerator

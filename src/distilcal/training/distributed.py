@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from distilcal.errors import InputError
 from distilcal.views import VIEW_FIELDS, View
@@ -174,6 +174,24 @@ def gather_rows(values: NDArray[Any], rows: NDArray[np.int64], count: int, accel
     for part_rows, part in gather_object([(rows, values)]):
         gathered[part_rows] = part
     return gathered
+
+
+def share_buffers(network: nn.Module, accelerator: Any) -> None:
+    """Give all processes the buffers of the main one, whose network is saved: batch norms have seen another part on each.
+
+    Parameters
+    ----------
+    network : Module
+        The network, changed in place.
+    accelerator : accelerate.Accelerator
+    """
+    if accelerator.num_processes == 1:
+        return
+    from accelerate.utils import broadcast
+
+    for buffer in network.buffers():
+        if buffer.is_floating_point():
+            buffer.copy_(broadcast(buffer.clone()))
 
 
 class ProcessGroup:

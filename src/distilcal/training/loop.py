@@ -26,7 +26,7 @@ from distilcal.models.text import TextNetwork
 from distilcal.predictions import Predictions
 from distilcal.training.batches import BatchSource
 from distilcal.training.checkpoint import Checkpoint
-from distilcal.training.distributed import build_accelerator, gather_rows, own_part
+from distilcal.training.distributed import build_accelerator, gather_rows, own_part, share_buffers
 from distilcal.training.gradients import Objective, StepLosses, add_gradient
 from distilcal.training.schedule import (
     build_optimizer,
@@ -413,6 +413,7 @@ class _LossMeans:
 
 def _dev_logits(classifier: Classifier, batches: Batches, accelerator: Any) -> NDArray[np.float32]:
     """The logits on dev, of which each process computes a part."""
+    share_buffers(classifier.network, accelerator)
     rows = own_part(np.arange(len(batches)), accelerator.process_index, accelerator.num_processes)
     computed = run_network(classifier.network, batches, rows=rows, batch_size=DEV_BATCH, device=accelerator.device)["logits"]
     logits = gather_rows(computed, rows, len(batches), accelerator)
