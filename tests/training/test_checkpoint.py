@@ -64,6 +64,21 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, how, name, stop
     np.testing.assert_array_equal(result.dev_logits, expected.dev_logits)
 
 
+def test_logits_on_dev_of_reduced_precision_are_not_kept_by_a_run_that_resumes_without_it(tmp_path, monkeypatch):
+    """Precision "auto" is bfloat16 on a GPU and float32 on the machine without one that goes on."""
+    how = TrainSettings(epochs=2, lr=0.05, choose_among=(1,))
+
+    def interrupt(epoch):
+        raise Interrupted
+
+    with monkeypatch.context() as with_gpu, pytest.raises(Interrupted):
+        with_gpu.setattr("distilcal.training.distributed._mixed_precision", lambda precision: "bf16")
+        fit(student(), TRAIN, DEV, [term("cross_entropy")], how, checkpoint_dir=tmp_path, on_epoch=interrupt)
+    result = fit(student(), TRAIN, DEV, [term("cross_entropy")], how, checkpoint_dir=tmp_path)
+    assert (result.resumed_at, result.best_epoch) == (1, 0)
+    assert result.dev_logits is None
+
+
 def test_the_state_of_another_run_is_not_used(tmp_path):
     how = TrainSettings(epochs=2, lr=0.05)
     fit(student(), TRAIN, DEV, [term("cross_entropy")], how, checkpoint_dir=tmp_path)

@@ -100,12 +100,13 @@ class Checkpoint:
         losses: Sequence[nn.Module],
         recorder: Recorder | None = None,
         *,
-        dev_logits: Tensor,
+        dev_logits: Tensor | None,
         is_best: bool,
         write: bool = True,
     ) -> None:
         """Keep the weights after an epoch and its logits on dev if it is the best one, and save the state.
 
+        ``dev_logits`` is None if they were computed in reduced precision, in which the network is not used afterwards.
         With ``write=False`` no file is written: of several processes all keep the best weights, and one writes.
         """
         if is_best:

@@ -283,7 +283,7 @@ def fit(
                 optimizer,
                 loss_modules,
                 recorder,
-                dev_logits=torch.from_numpy(dev_logits),
+                dev_logits=torch.from_numpy(dev_logits) if accelerator.mixed_precision == "no" else None,
                 is_best=is_best,
                 write=accelerator.is_main_process,
             )
@@ -298,9 +298,7 @@ def fit(
     if settings.freeze_embeddings:
         classifier.network.word_embeddings.requires_grad_()
     classifier.new_head = False
-    best_dev_logits = None
-    if checkpoint.best_dev_logits is not None and accelerator.mixed_precision == "no":
-        best_dev_logits = checkpoint.best_dev_logits.numpy()
+    best_dev_logits = None if checkpoint.best_dev_logits is None else checkpoint.best_dev_logits.numpy()
     return TrainingResult(history, best_epoch, time.perf_counter() - start_time, resumed_at, best_dev_logits)
 
 
