@@ -60,3 +60,5 @@ def test_piped_output_is_as_wide_as_columns_say(monkeypatch):
     assert build_console().width == 150
     monkeypatch.setenv("COLUMNS", "80")
     assert build_console().width == 80
+    monkeypatch.setenv("COLUMNS", "0")  # a width that is not known
+    assert build_console().width == 150

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import shutil
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
@@ -49,8 +48,7 @@ def build_console(file: TextIO | None = None) -> Console:
     -------
     rich.console.Console
     """
-    has_own_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    width = None if has_own_width else PIPED_WIDTH
+    width = shutil.get_terminal_size((PIPED_WIDTH, 0)).columns  # rich would print nothing where COLUMNS is 0
     if file is None:
         return ReportConsole(highlight=False, width=width)
     return ReportConsole(highlight=False, width=width, file=file, force_jupyter=False)  # a notebook would show it at once
