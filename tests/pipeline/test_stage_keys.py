@@ -7,8 +7,11 @@ from small import DEV, TRAIN
 
 from distilcal.config.loading import parse_recipe
 from distilcal.data.splits import Splits
+from distilcal.io.folders import DamagedWarning, read_manifest
 from distilcal.pipeline.keys import stage_key
 from distilcal.pipeline.stage import plan_stages
+from distilcal.pipeline.train import run_stage
+from distilcal.training.distributed import ProcessGroup
 
 SPLITS = Splits(TRAIN.with_role("train", "train"), DEV.with_role("dev", "dev"), DEV.with_role("test", "test"))
 
@@ -47,3 +50,16 @@ def test_settings_that_depend_on_the_data_have_the_key_of_what_they_mean(tmp_pat
     planned = plan_stages(parse_recipe({"data": {"train": "t.csv"}, "stages": stages}), SPLITS, tmp_path)
     assert planned["auto"].key == planned["stated"].key
     assert (planned["auto"].settings.train.batch, planned["auto"].settings.train.epochs) == (16, 50)
+
+
+def test_a_stage_under_the_name_of_another_is_not_used(tmp_path):
+    table = {"model": {"name": "linear"}, "terms": [{"loss": "cross_entropy"}]}
+    settings = {name: {**table, "train": {"epochs": epochs}} for name, epochs in (("short", 1), ("long", 2))}
+    recipe = parse_recipe({"data": {"train": "t.csv"}, "stages": settings})
+    stages = plan_stages(recipe, SPLITS, tmp_path)
+    run_stage(stages["short"], recipe, SPLITS, stages, ProcessGroup())
+    stages["short"].folder.rename(stages["long"].folder)
+    with pytest.warns(DamagedWarning, match="of another kind"):
+        run_stage(stages["long"], recipe, SPLITS, stages, ProcessGroup())
+    assert len(stages["long"].history()) == 2
+    assert read_manifest(stages["long"].folder)["key"] == stages["long"].key

@@ -80,7 +80,7 @@ def run_stage(
     lock = stage.store / "locks" / stage.key
     with file_lock(lock, on_wait=log_waiting) if processes.is_main_process else nullcontext():
         if processes.is_main_process:
-            is_intact(stage.folder)  # a damaged one is removed
+            is_intact(stage.folder, key=stage.key)  # a damaged one, or another under its name, is removed
         processes.wait_for_everyone()
         finished = stage.folder.exists()
         processes.wait_for_everyone()  # all have looked before one writes it
