@@ -105,6 +105,16 @@ def test_names_of_classes_come_with_the_data():
     assert to_dataset(categorical).classes == ("neg", "pos")
 
 
+@pytest.mark.parametrize("names", [["1", "2"], ["1", "0"], ["-1", "1"]])
+def test_numbers_of_a_hub_data_set_are_indices_though_classes_are_called_by_numbers(names, tmp_path):
+    hub = hub_dataset([1, 0, -1, 1], class_labels(names))
+    hub.save_to_disk(tmp_path / "saved")
+    for data in (hub, tmp_path / "saved"):
+        read = to_dataset(data, partly=True)
+        assert read.classes == tuple(names)
+        assert read.labels.tolist() == [1, 0, -1, 1]
+
+
 @pytest.mark.parametrize("missing", [None, float("nan"), "", np.float32("nan")])
 def test_train_may_lack_labels(missing):
     labels = ["pos", missing, "neg", "pos"]

@@ -261,7 +261,8 @@ def _from_columns(
             _check_texts(table, name)
     if columns.label in values:
         label_names = _class_names(data, columns.label)
-        values[columns.label] = _label_texts(values[columns.label], label_names)
+        by_class_label = isinstance(getattr(data, "features", None), Mapping)
+        values[columns.label] = _label_texts(values[columns.label], label_names, by_class_label=by_class_label)
         classes = classes or label_names or None
     return dataset_from_table(table, columns, classes, labelled=labelled, partly=labelled, by_index=by_index)
 
@@ -340,14 +341,15 @@ def _class_names(data: Any, label: str) -> tuple[str, ...]:
     return tuple(label_text(name) or "" for name in _values(categories))
 
 
-def _label_texts(labels: Sequence[Any], names: Sequence[str] = ()) -> list[str | None]:
+def _label_texts(labels: Sequence[Any], names: Sequence[str] = (), *, by_class_label: bool = False) -> list[str | None]:
     """Return labels as names of classes, None where there is no label. Where there are names, a number is the index of one."""
     for row, label in enumerate(labels):
         if isinstance(label, list | tuple | set | dict | np.ndarray):
             raise InputError(f"label {label!r:.60} is not one class", row=row, remedy="give each example a text or a number")
     if not names:
         return [label_text(label) for label in labels]
-    is_name = set(names)
+    # A ClassLabel counts: its 1 is the second class, though the first may be called 1.
+    is_name: set[str] = set() if by_class_label else set(names)
     converted = []
     for row, label in enumerate(labels):
         text = label_text(label)
