@@ -307,6 +307,8 @@ def test_splits_of_a_dict_of_tables():
     assert split_data(pandas_frame()) is None
     with pytest.raises(InputError, match="no use for a split 'holdout'; name splits train, validation and test"):
         split_data({"train": pandas_frame(), "holdout": pandas_frame()})
+    with pytest.raises(InputError, match="several of 'train', 'validation', 'dev' are the split dev; leave out all but one"):
+        split_data({"train": pandas_frame(), "validation": pandas_frame(), "dev": pandas_frame()})
 
 
 FILES = {

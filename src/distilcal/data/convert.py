@@ -123,7 +123,7 @@ def split_data(data: Any) -> dict[str, Any] | None:
     Raises
     ------
     InputError
-        If a split has another name.
+        If a split has another name, or comes twice, as validation and dev.
 
     Examples
     --------
@@ -132,14 +132,19 @@ def split_data(data: Any) -> dict[str, Any] | None:
     """
     if not isinstance(data, Mapping) or not data or not all(_has_columns(part) for part in data.values()):
         return None
-    splits = {}
+    splits: dict[str, Any] = {}
     for name, part in data.items():
         if str(name) not in SPLIT_NAMES:
             raise InputError(
                 f"there is no use for a split {str(name)!r}",
                 remedy=f"name splits train, validation and test, or give one of {list_names(list(data))} alone",
             )
-        splits[SPLIT_NAMES[str(name)]] = part
+        split = SPLIT_NAMES[str(name)]
+        if split in splits:
+            raise InputError(
+                f"several of {list_names(list(data))} are the split {split}", remedy="leave out all but one, or join them"
+            )
+        splits[split] = part
     return splits
 
 
