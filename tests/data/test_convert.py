@@ -167,6 +167,9 @@ def test_labels_are_one_class_each():
         with pytest.raises(InputError, match=r"^data, row 0 .*is not one class; give each example a text or a number"):
             to_dataset([("fine", labels[0]), ("dull", labels[1])])
     assert to_dataset([("fine", b"pos"), ("dull", b"neg")]).classes == ("neg", "pos")
+    for labels in ([b"\xe9", b"\xe8", b"x"], np.array([b"\xe9", b"\xe8", b"x"])):  # both would be �
+        with pytest.raises(InputError, match=r"^data: label b'\\xe9' is not UTF-8; decode the labels"):
+            to_dataset((["fine", "dull", "fair"], labels))
     with pytest.raises(InputError, match="label '²' is not among 'no', 'yes'"):
         to_dataset(pd_categories(["yes", "²"], ["no", "yes"]))
 

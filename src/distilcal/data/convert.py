@@ -382,6 +382,11 @@ def label_text(label: Any) -> str | None:
     str, optional
         None where there is no label: None, NaN or an empty text.
 
+    Raises
+    ------
+    InputError
+        If bytes are not UTF-8.
+
     Examples
     --------
     >>> label_text(2.0), label_text(True), label_text(float("nan"))
@@ -395,7 +400,12 @@ def label_text(label: Any) -> str | None:
         if label != label:
             return None
         return str(int(label)) if label.is_integer() else str(label)
-    return (label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)) or None
+    if isinstance(label, bytes):
+        try:
+            label = label.decode()
+        except UnicodeDecodeError:
+            raise InputError(f"label {label!r:.80} is not UTF-8", remedy="decode the labels, as b.decode('latin-1')") from None
+    return str(label) or None
 
 
 # ---- inputs and labels apart -------------------------------------------------------------------------------------------
