@@ -98,8 +98,8 @@ def check_probs(answer: Any, count: int, classes: Sequence[str], source: str) ->
 
     Parameters
     ----------
-    answer : array, tensor or nested list
-        What the model returned.
+    answer : array, tensor, nested list or DataFrame
+        What the model returned. Columns of a DataFrame are matched by name, unless they are only counted.
     count : int
         For how many examples.
     classes : sequence of str
@@ -114,13 +114,15 @@ def check_probs(answer: Any, count: int, classes: Sequence[str], source: str) ->
     Raises
     ------
     InputError
-        If the shape is another one, or a row is no distribution.
+        If the shape is another one, the columns have other names, or a row is no distribution.
 
     Examples
     --------
     >>> check_probs([[0.2, 0.8]], 1, ["neg", "pos"], "teacher").tolist()
     [[0.2, 0.8]]
     """
+    if hasattr(answer, "columns"):  # a DataFrame
+        answer = _in_order_of_classes(answer, classes, source)
     if hasattr(answer, "detach"):  # a tensor
         answer = answer.detach().cpu()
     try:
@@ -179,7 +181,8 @@ def read_answer(answer: Any, count: int, classes: Sequence[str], source: str) ->
     >>> read_answer([[0.2, 0.8]], 1, ["neg", "pos"], "teacher").confidence.tolist()
     [0.8]
     """
-    if getattr(answer, "ndim", 1) == 2 or (isinstance(answer, list | tuple) and answer and _is_row(answer[0])):
+    is_table = getattr(answer, "ndim", 1) == 2 or hasattr(answer, "columns")
+    if is_table or (isinstance(answer, list | tuple) and answer and _is_row(answer[0])):
         return CalledAnswer.from_probs(check_probs(answer, count, classes, source))
     if isinstance(answer, str | bytes | dict) or not hasattr(answer, "__len__"):
         raise InputError(
@@ -253,6 +256,21 @@ def unknown_classes(names: Sequence[object], classes: Sequence[str], source: str
         f"the student does not know the {noun} {list_names(names)}",
         source=source,
         remedy=f"use the names of its classes, {list_names(classes)}",
+    )
+
+
+def _in_order_of_classes(table: Any, classes: Sequence[str], source: str) -> Any:
+    """The columns of a DataFrame in the order of the classes; as they are if nobody named them."""
+    columns = list(table.columns)
+    names = [label_text(column) for column in columns]
+    if sorted(map(str, names)) == sorted(classes):
+        return table[[columns[names.index(name)] for name in classes]]
+    if names == [str(number) for number in range(len(classes))] or len(names) != len(classes):
+        return table
+    raise InputError(
+        f"the columns of the answer are {list_names(columns)}, the classes {list_names(classes)}",
+        source=source,
+        remedy="name the columns by the classes, or return an array in their order",
     )
 
 
