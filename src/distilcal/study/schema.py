@@ -474,7 +474,7 @@ def with_variants(study: Study) -> Study:
     Raises
     ------
     InputError
-        If a variant is of a method that does not exist.
+        If a variant is of a method that does not exist, or is called as another stage or method.
     """
     stages, methods, changes = dict(study.stages), dict(study.methods), dict(study.changes)
     for variant in study.variants:
@@ -484,10 +484,16 @@ def with_variants(study: Study) -> Study:
             # A variant is called by the first value of each axis, as "KD, T 4".
             labels = [f"{name} {_format_value(step[0][1])}" for name, step in zip(variant.names, steps, strict=True)]
             suffix = "-".join(label.replace(" ", "") for label in labels)
-            stage = f"{base.stage}-{suffix}"
+            stage, method = f"{base.stage}-{suffix}", f"{variant.of}, {', '.join(labels)}"
+            if stage in stages or method in methods:
+                kind, name = ("stage", stage) if stage in stages else ("method", method)
+                raise InputError(
+                    f"variants: there already is a {kind} {name!r}",
+                    remedy="leave out values that come twice or differ only beyond six digits, or rename the other one",
+                )
             stages[stage] = {"like": base.stage}
             changes[stage] = tuple(pair for step in steps for pair in step)
-            methods[f"{variant.of}, {', '.join(labels)}"] = base.replace(stage=stage)
+            methods[method] = base.replace(stage=stage)
     return study.replace(stages=stages, methods=methods, changes=changes)
 
 
