@@ -13,6 +13,8 @@ from distilcal.errors import InputError
 from distilcal.inference.onnx import load_onnx
 from distilcal.inference.onnx_description import METADATA, decode_dev_rows, decode_teacher_correct, encode_dev_rows
 from distilcal.inference.onnx_digest import LENGTH, append_digest, check_digest
+from distilcal.predictions import Predictions
+from distilcal.selective import threshold
 
 
 @pytest.fixture
@@ -106,8 +108,22 @@ def test_a_description_of_another_shape_is_one_clear_error(student, changes):
 def test_dev_rows_are_read_as_they_were_written():
     dev, correct = dev_rows(13), np.arange(13) % 3 == 0
     stored = json.loads(json.dumps(encode_dev_rows(dev, correct)))
-    np.testing.assert_allclose(decode_dev_rows(stored).confidence, dev.confidence, atol=1e-6)
+    np.testing.assert_array_equal(decode_dev_rows(stored).confidence, dev.confidence)
     np.testing.assert_array_equal(decode_teacher_correct(stored), correct)
+
+
+def test_a_threshold_close_to_one_stays_below_the_answers_that_it_was_chosen_on():
+    gaps = np.linspace(18, 30, 600)  # in 32 bits all of these confidences would be 1, and no answer is
+    dev = Predictions.from_logits(np.column_stack([gaps, np.zeros(600)]), np.zeros(600, int), classes=("a", "b"))
+    limit = threshold(decode_dev_rows(encode_dev_rows(dev)), accuracy=0.95)
+    assert limit.confidence < 1
+    assert (dev.confidence >= limit.confidence).all()
+
+
+def test_dev_rows_of_earlier_files_are_read():
+    stored = encode_dev_rows(dev_rows(2))
+    stored["confidence"] = "AAAAPwAAQD8="  # 0.5 and 0.75 in 32 bits
+    assert decode_dev_rows(stored).confidence.tolist() == [0.5, 0.75]
 
 
 def test_confidences_that_cannot_be_are_refused():

@@ -189,7 +189,7 @@ def encode_dev_rows(dev: Predictions, teacher_correct: NDArray[np.bool_] | None 
     Returns
     -------
     dict
-        ``rows``; ``confidence`` (float32), ``correct`` and, if known, ``teacher_correct`` (bits) as base64.
+        ``rows``; ``confidence`` (float64), ``correct`` and, if known, ``teacher_correct`` (bits) as base64.
 
     Examples
     --------
@@ -199,7 +199,7 @@ def encode_dev_rows(dev: Predictions, teacher_correct: NDArray[np.bool_] | None 
     """
     rows: dict[str, Any] = {
         "rows": len(dev),
-        "confidence": base64.b64encode(dev.confidence.astype("<f4").tobytes()).decode(),
+        "confidence": base64.b64encode(dev.confidence.astype("<f8").tobytes()).decode(),
         "correct": base64.b64encode(np.packbits(dev.correct).tobytes()).decode(),
     }
     if teacher_correct is not None:
@@ -228,8 +228,10 @@ def decode_dev_rows(rows: Any, source: str = "") -> Predictions:
         If they are anything else.
     """
     with _dev_row_errors(source):
-        confidence = np.frombuffer(_decode(rows, "confidence"), dtype="<f4").astype(np.float64)
         correct = _decode_bits(rows, "correct")
+        content = _decode(rows, "confidence")
+        # Earlier versions wrote 32 bits, in which confidences near 1 are 1: a threshold there is above what the model answers.
+        confidence = np.frombuffer(content, dtype="<f4" if len(content) == 4 * len(correct) else "<f8").astype(np.float64)
         if len(confidence) != len(correct):
             raise ValueError
         return Predictions.from_confidences(confidence, correct, name="dev")
