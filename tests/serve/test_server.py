@@ -226,6 +226,17 @@ def test_nobody_is_sent_to_the_host_that_a_client_names():
     assert (status, headers["Location"]) == (404, None)
 
 
+def test_no_client_writes_its_own_address_into_the_log():
+    with server_process(access_log=True) as (url, process):
+        head = {"X-Forwarded-For": "\x9b2Jevil", "X-Forwarded-Proto": "\x9b2J"}  # \x9b begins commands to a terminal
+        assert fetch(urllib.request.Request(f"{url}/health", headers=head))[0] == 200
+        process.send_signal(signal.SIGTERM)
+        logged = "".join(process.communicate())
+    assert '"GET /health HTTP/1.1" 200' in logged
+    assert "127.0.0.1:" in logged
+    assert "evil" not in logged
+
+
 def test_many_clients_at_once_are_all_answered():
     with server_in_thread(length_student(), threads=2) as url:
         answers = []

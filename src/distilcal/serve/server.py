@@ -215,6 +215,7 @@ def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: 
         log_level="info" if access_log else "error",  # a warning for every invalid request would fill disks
         access_log=access_log,
         server_header=False,
+        proxy_headers=False,  # the log has the address of a connection, not what a client calls itself
         backlog=BACKLOG,
         limit_concurrency=max_connections + REFUSED_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
