@@ -184,7 +184,7 @@ def test_invalid_http_is_refused(caplog):
 @pytest.mark.parametrize("content_type", [b"", b"Content-Type: application/json\r\n"])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_body_that_is_not_http_is_no_fault_of_the_service(content_type, at_once):
-    head = b"POST /predict HTTP/1.1\r\nHost: a\r\n" + content_type + b"Transfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n" + content_type + b"Transfer-Encoding: chunked\r\n\r\n"
     with server_process("length_student") as (url, process):
         with connect(url) as client:
             client.sendall(head + b"zz\r\n" if at_once else head)
@@ -224,6 +224,17 @@ def test_nobody_is_sent_to_the_host_that_a_client_names():
         request = urllib.request.Request(f"{url}/predict/", b"{}", {"Content-Type": "application/json", "Host": "elsewhere"})
         status, headers, _ = fetch(request)
     assert (status, headers["Location"]) == (404, None)
+
+
+def test_a_foreign_name_that_leads_to_this_machine_is_refused():
+    known = ("localhost", "LOCALHOST.:80", "[::1]:8000", "127.0.0.1", "me.example:1")
+    foreign = ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "[x", "")
+    with server_process(allow_hosts=["Me.example"]) as (url, _):
+        for host in (*known, *foreign):
+            status, headers, content = fetch(urllib.request.Request(f"{url}/health", headers={"Host": host}))
+            assert status == (200 if host in known else 421), host
+            assert headers["X-Content-Type-Options"] == "nosniff"
+    assert content["error"].endswith("start it with --allow-host NAME")
 
 
 def test_no_client_writes_its_own_address_into_the_log():

@@ -14,6 +14,8 @@ from distilcal.cli.options import ACCURACY
 @click.argument("model")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all of this machine's.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME",
+              help="A name by which a proxy on this machine calls the service; may be given several times.")  # fmt: skip
 @click.option("--stage", default="", help="Which model of a run.  [default: its student]")
 @click.option("--accuracy", type=ACCURACY,
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip

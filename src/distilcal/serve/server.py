@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+from urllib.parse import urlsplit
 
 import h11
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -30,6 +33,9 @@ IDLE_CONNECTIONS = 256  # beside those of the requests under way
 REFUSED_CONNECTIONS = 128  # beside all of these: whose requests are refused; still more are closed at once
 SEND_SECONDS = 30.0  # in which a client must have taken what it was sent
 BUSY = {"error": "too many connections are open; try again later"}
+FOREIGN_HOST = {
+    "error": "the service is not known by the name that this request has as its Host; start it with --allow-host NAME"
+}
 
 
 class TimedHttp(H11Protocol):
@@ -118,11 +124,44 @@ class ConnectionLimit:
         await app(scope, receive, send)
 
 
+class KnownHosts:
+    """Middleware that refuses requests to a name that is not known as one of this machine.
+
+    A page on the internet may let its own name lead to this machine: then a browser takes the service for a part of that page.
+    Nobody can do that with an address, so that all of these are known.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What answers the others.
+    names : sequence of str
+        The names that are known, beside ``localhost``.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]):
+        self.app = app
+        self.names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self.app
+        if scope["type"] == "http" and not self._is_known(Headers(scope=scope).get("host", "localhost")):
+            app = JSONResponse(FOREIGN_HOST, 421, headers={**HEADERS, "Connection": "close"})
+        await app(scope, receive, send)
+
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+            return name in self.names or bool(ipaddress.ip_address(name))
+        except ValueError:  # no address, or nothing that could be a host
+            return False
+
+
 def serve(
     student: Student,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow_hosts: Sequence[str] = (),
     max_requests: int = MAX_REQUESTS,
     access_log: bool = False,
     on_start: Callable[[str], None] | None = None,
@@ -141,6 +180,9 @@ def serve(
         Address to listen on; the default is reached from this machine only.
     port : int, default 8000
         Port to listen on; 0 takes a free one.
+    allow_hosts : sequence of str, default ()
+        Names by which clients may call a service that is reached from this machine only, such as that of a proxy which passes
+        on its own. Requests to other names than these, ``host`` and ``localhost`` are refused with 421; addresses are not.
     max_requests : int, default 256
         How many requests may be under way; more are refused with 503. There may be 256 idle connections beside them and those
         that wait for a teacher.
@@ -161,7 +203,8 @@ def serve(
         if on_start is not None:
             shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
             on_start(f"http://{shown}:{listener.getsockname()[1]}")
-        server = build_server(app, max_requests, access_log=access_log)
+        is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+        server = build_server(app, max_requests, access_log=access_log, hosts=(host, *allow_hosts) if is_local else None)
         with _stop_on_hangup(server):
             server.run(sockets=[listener])
 
@@ -189,7 +232,9 @@ def _stop_on_hangup(server: uvicorn.Server) -> Iterator[None]:
         signal.raise_signal(number)
 
 
-def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: bool = False) -> uvicorn.Server:
+def build_server(
+    app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: bool = False, hosts: Sequence[str] | None = None
+) -> uvicorn.Server:
     """Return a server for an application, with limits on connections and times.
 
     Parameters
@@ -200,6 +245,8 @@ def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: 
         The application's limit; 256 more connections may be open, beside those that wait for a teacher.
     access_log : bool, default False
         Whether to log a line for every request.
+    hosts : sequence of str, optional
+        The names by which it may be called; all if None.
 
     Returns
     -------
@@ -207,7 +254,7 @@ def build_server(app: FastAPI, max_requests: int = MAX_REQUESTS, *, access_log: 
         Its ``run(sockets=[...])`` serves until ``should_exit`` is set or a signal comes.
     """
     max_connections = max_requests + MAX_DEFERRED + IDLE_CONNECTIONS
-    limited = ConnectionLimit(app, max_connections)
+    limited = ConnectionLimit(app if hosts is None else KnownHosts(app, hosts), max_connections)
     config = uvicorn.Config(
         limited,
         http=TimedHttp,
