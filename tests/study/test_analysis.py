@@ -10,6 +10,7 @@ from distilcal.study.expand import expand
 from distilcal.study.inference import Sample
 from distilcal.study.loading import load_study
 from distilcal.study.places import PlaceSettings
+from distilcal.study.scheduler import Outcome
 
 
 def sample(values, spread, seed, shared=None, n=200):
@@ -38,6 +39,14 @@ def test_the_interval_of_one_seed_is_that_of_its_rows():
     low, high = np.quantile(one.draws[0], [0.025, 0.975]) - one.draws[0].mean() + 0.2
     assert interval(one) == pytest.approx((0.2, low, high))
     assert np.isnan(interval(Sample((0,), np.array([np.inf]), one.draws, 200))[1:]).all()
+
+
+def test_a_place_says_whether_a_method_is_scaled(place):
+    study = load_study(str(place / "tiny.toml"))
+    results = StudyResults(study, expand(study), Outcome(), place / "store")
+    for method, as_it_is in (("Alone", False), ("Alone, scaled", True)):
+        given = [results.is_scaled(PlaceSettings(method=method, scaled=scaled)) for scaled in (None, False, True)]
+        assert given == [as_it_is, False, True]
 
 
 def test_a_set_of_several_splits_is_their_mean(results):

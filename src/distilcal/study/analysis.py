@@ -73,8 +73,8 @@ class StudyResults:
         return None if key is None else self.store / "measured" / key
 
     def is_scaled(self, place: PlaceSettings) -> bool:
-        """Return whether a model is evaluated after temperature scaling: if its method or the place is scaled."""
-        return bool(place.scaled) or self.study.methods[place.method].scaled
+        """Return whether a model is evaluated after temperature scaling: as the place says, or else as its method is."""
+        return self.study.methods[place.method].scaled if place.scaled is None else place.scaled
 
     def sample(self, place: PlaceSettings) -> Sample | None:
         """Return the figure of a place, which has method, task and metric; None if no seed was measured."""
