@@ -283,6 +283,15 @@ def test_names_of_users_are_shown_literally(classifier, tmp_path):
     assert "\n# c" not in body
 
 
+def test_images_of_another_size_are_refused_as_by_an_onnx_file(tmp_path):
+    student = as_student(build_classifier(ModelSettings(name="resnet8"), pictures(4)))
+    student.save_pretrained(tmp_path / "saved")
+    for loaded in (student, load_student(tmp_path / "saved")):
+        assert len(loaded.predict(pictures(2))) == 2
+        with pytest.raises(InputError, match="the model reads images of 32 × 32 × 3, got 32 × 16 × 3"):
+            loaded.predict(np.zeros((1, 32, 16, 3), np.uint8))
+
+
 @pytest.mark.parametrize(
     ("settings", "data", "task"), [(SMALL, vectors(20), "tabular"), (ModelSettings(name="resnet8"), pictures(8), "image")]
 )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distilcal.calibrate import FITS, Calibrator, cross_fitted, load_calibrator
 from distilcal.config.loading import load_recipe
 from distilcal.config.schema import ModelSettings, Recipe
-from distilcal.data import Dataset
+from distilcal.data import Dataset, Images
 from distilcal.data.splits import read_splits
 from distilcal.errors import InputError
 from distilcal.export.report import ExportReport
@@ -56,6 +56,10 @@ class TorchBackend:
 
     def compute_logits(self, data: Dataset, on_progress: OnProgress | None = None) -> NDArray[Any]:
         """Return the logits (N, K) of examples; threads take turns."""
+        size = self.classifier.image_size
+        if size is not None and isinstance(data.inputs, Images) and data.inputs.pixels.shape[1:3] != size:
+            shape, needed = (" × ".join(map(str, sizes)) for sizes in (data.inputs.pixels.shape[1:], (*size, 3)))
+            raise InputError(f"the model reads images of {needed}, got {shape}")
         with ONE_THREAD:
             return compute_outputs(self.classifier, data, batch=self.batch, on_progress=on_progress)["logits"]
 

@@ -59,6 +59,8 @@ class Classifier:
         Whether it scores the choices of each example.
     new_head : bool
         Whether it has learned nothing about the classes yet.
+    image_size : tuple of int, optional
+        Height and width of the images that it was built for. Its layers would take others, and answer nonsense.
 
     Examples
     --------
@@ -78,6 +80,7 @@ class Classifier:
     settings: ModelSettings
     multiple_choice: bool = False
     new_head: bool = True
+    image_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self.network.eval()  # the training loop alone sets it to training
@@ -143,7 +146,8 @@ def build_classifier(settings: ModelSettings, data: Dataset, *, seed: int = 0) -
     ('no', 'yes')
     """
     if isinstance(data.inputs, Images):
-        return _build_image_classifier(settings, data.classes, seed)
+        height, width = data.inputs.pixels.shape[1:3]
+        return replace(_build_image_classifier(settings, data.classes, seed), image_size=(height, width))
     if not isinstance(data.inputs, (Texts, Choices)):
         return _build_vector_classifier(settings, data.inputs.values.shape[1], data.classes, seed)
     if settings.frozen:
@@ -362,6 +366,8 @@ def _save_network(classifier: Classifier, folder: Path, card: dict[str, Any], wi
         if isinstance(network, VectorNetwork):
             first_layer = next(module for module in network.modules() if isinstance(module, torch.nn.Linear))
             card["width"] = first_layer.in_features
+        if classifier.image_size is not None:
+            card["image_size"] = list(classifier.image_size)
     if with_encoder and isinstance(inputs, FrozenInputs):
         with quiet_transformers():
             inputs.encoder.model.save_pretrained(folder / ENCODER)
@@ -395,6 +401,7 @@ def load_classifier(folder: Path) -> Classifier:
         inputs: ModelInputs = TokenInputs(loaded.tokenizer, card["max_length"])
         return Classifier(loaded.network, inputs, classes, settings, multiple_choice, new_head=False)
     network: Network
+    image_size: tuple[int, int] | None = None
     if "encoder" in card:
         settings = settings.replace(name=str(folder / card["encoder"]), layers=())
     if "width" in card:
@@ -403,8 +410,11 @@ def load_classifier(folder: Path) -> Classifier:
     else:
         network = ImageNetwork(build_image_network(settings.name, len(classes)))
         inputs = _image_inputs(settings)
+        if "image_size" in card:  # earlier versions did not save it
+            height, width = card["image_size"]
+            image_size = (height, width)
     _load_weights(network, folder / WEIGHTS)
-    return Classifier(network, inputs, classes, settings, multiple_choice, new_head=False)
+    return Classifier(network, inputs, classes, settings, multiple_choice, new_head=False, image_size=image_size)
 
 
 def read_card(folder: Path) -> dict[str, Any]:
@@ -442,7 +452,10 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def _is_card(card: dict[str, Any]) -> bool:
     classes = card.get("classes")
-    sizes = [card.get(name, 1) for name in ("max_length", "width")]
+    image_size = card.get("image_size", [1, 1])
+    if not isinstance(image_size, list) or len(image_size) != 2:
+        return False
+    sizes = [card.get("max_length", 1), card.get("width", 1), *image_size]
     return (
         isinstance(classes, list)
         and all(isinstance(name, str) for name in classes)
