@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from distilcal.errors import InputError
@@ -73,6 +76,24 @@ def test_the_same_models_count_once_and_a_model_is_not_compared_with_itself(chec
     (same,) = check(claim(higher="Taught", than="Taught, T 1"))
     assert same["verdict"] == "premise not met"
     assert same["parts"][0]["unmet"] == [SAME_MODEL]
+
+
+def test_models_of_equal_figures_are_not_the_same_model(finished_study, monkeypatch):
+    """Two models can have every replicate of their accuracy in common; what they predict tells them apart."""
+    folder, study, outcome, _ = finished_study
+    results = StudyResults(study, expand(study), outcome, folder / "store")
+    measured = results.sample
+
+    def equal_figures(place):
+        sample = measured(place)
+        return replace(sample, values=np.zeros_like(sample.values), draws=np.zeros_like(sample.draws))
+
+    monkeypatch.setattr(results, "sample", equal_figures)
+    pairs = [["Large", "Taught"], ["Large", "Alone"], ["Large", "Taught, T 1"]]
+    results.study = study.replace(claims=(claim(higher="", than="", pairs=pairs, direction="higher"),))
+    (found,) = check_claims(results)
+    assert (len(found["parts"]), found["equal"]) == (2, 1)
+    assert not any(part["unmet"] for part in found["parts"])
 
 
 @pytest.mark.parametrize(

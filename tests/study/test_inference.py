@@ -153,6 +153,17 @@ def test_differences_are_paired():
     assert paired_difference(Sample((0,), np.array([np.inf]), a.draws[:1], 200), b) is None
 
 
+def test_models_with_equal_figures_are_told_apart_by_their_logits():
+    draws = np.zeros((2, 5))
+    one, same, other = (Sample((0, 1), np.array([0.5, 0.7]), draws, 10, models) for models in (("a", "b"), ("a", "b"), ("a", "c")))
+    assert one.content == same.content
+    assert one.content != other.content
+    assert one.of([0]).content == other.of([0]).content  # of seed 0 they are the same model
+    third = Sample((0, 1), np.array([0.4, 0.4]), draws, 10, ("d", "e"))
+    assert paired_difference(one, third).content == paired_difference(same, third).content
+    assert paired_difference(one, third).content != paired_difference(other, third).content
+
+
 def test_variances_that_are_alike_are_pooled_and_others_are_not():
     rng = np.random.default_rng(0)
     alike = rng.normal(size=(200, 3))

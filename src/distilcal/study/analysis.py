@@ -6,6 +6,7 @@ differences are paired. How seeds and examples make an interval is in `distilcal
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -83,6 +84,7 @@ class StudyResults:
         seeds: list[int] = []
         values: list[float] = []
         draws: list[Any] = []
+        models: list[str] = []
         examples = 0
         for seed in self.study.seeds:
             folder = self.folder(place.method, place.task, seed)
@@ -95,10 +97,11 @@ class StudyResults:
             # Splits of one size are resampled with the same rows, so the mean over versions of the same examples resamples
             # all versions of an example together.
             draws.append(np.mean([replicates[f"{split}/{state}/{place.metric}"] for split in splits], axis=0))
+            models.append(" ".join(_logits_digest(folder / f"{split}.npz") for split in splits))
             examples = sum(figures["sets"][split]["n"] for split in splits)
         if not seeds:
             return None
-        return Sample(tuple(seeds), np.array(values), np.array(draws, dtype=np.float64), examples)
+        return Sample(tuple(seeds), np.array(values), np.array(draws, dtype=np.float64), examples, tuple(models))
 
     def chance(self, place: PlaceSettings) -> float:
         """Return the share of the most frequent class on the place's splits, their mean; nan if nothing was measured."""
@@ -144,6 +147,13 @@ def _measurements(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The figures and the bootstrap replicates in a folder of measurements."""
     with open_npz(folder / "replicates.npz") as arrays:
         return read_json(folder / "figures.json"), {name: arrays[name] for name in arrays}
+
+
+@lru_cache(maxsize=65536)
+def _logits_digest(path: Path) -> str:
+    """A hash of the logits in a file of predictions: two models can have equal figures, but hardly equal logits."""
+    with open_npz(path) as arrays:
+        return hashlib.sha256(arrays["logits"].tobytes()).hexdigest()[:32]
 
 
 # ---- intervals ---------------------------------------------------------------------------------------------------------

@@ -34,16 +34,18 @@ class Sample:
     values: Floats  # (seeds,)
     draws: Floats  # (seeds, replicates)
     examples: int  # of the set it is measured on
+    models: tuple[str, ...] = ()  # (seeds,) what tells models apart whose figures are equal; empty: the figures alone
 
     def of(self, seeds: Sequence[int]) -> Sample:
         """Return the sample of these seeds only, in their order."""
         rows = [self.seeds.index(seed) for seed in seeds]
-        return Sample(tuple(seeds), self.values[rows], self.draws[rows], self.examples)
+        models = tuple(self.models[row] for row in rows) if self.models else ()
+        return Sample(tuple(seeds), self.values[rows], self.draws[rows], self.examples, models)
 
     @property
     def content(self) -> bytes:
-        """Values and replicates as bytes: equal for the same predictions, whatever the method is called."""
-        return self.values.tobytes() + self.draws.tobytes()
+        """Models, values and replicates as bytes: equal for the same predictions, whatever the method is called."""
+        return "\n".join(self.models).encode() + self.values.tobytes() + self.draws.tobytes()
 
 
 def paired_difference(first: Sample, second: Sample) -> Sample | None:
@@ -67,7 +69,8 @@ def paired_difference(first: Sample, second: Sample) -> Sample | None:
         values, draws = a.values - b.values, a.draws - b.draws
     if not np.isfinite(values).all() or not np.isfinite(draws).all():
         return None
-    return Sample(tuple(shared), values, draws, a.examples)
+    models = tuple(f"{one} - {other}" for one, other in zip(a.models, b.models, strict=True))
+    return Sample(tuple(shared), values, draws, a.examples, models)
 
 
 # ---- variances ---------------------------------------------------------------------------------------------------------
