@@ -69,6 +69,11 @@ class Stage:
         return move_to_device(load_classifier(self.folder / "model"))
 
     @cached_property
+    def _fingerprint(self) -> str:
+        """The classifier's, computed once: a stage that is finished does not change."""
+        return self.classifier.fingerprint
+
+    @cached_property
     def external_predictions(self) -> Predictions:
         """All rows of a model that is known by its predictions only, with the classes of the data."""
         parts = [read_predictions(path, classes=self.classes) for path in self.settings.predictions]
@@ -135,7 +140,7 @@ class Stage:
             The arrays by name.
         """
         if not self.settings.predictions:
-            return compute_outputs(self.classifier, data, names, store=self.store)
+            return compute_outputs(self.classifier, data, names, store=self.store, fingerprint=self._fingerprint)
         if "features" in names:
             raise InputError(
                 f"the teacher {self.name!r} is known by its predictions only and has no features",

@@ -75,6 +75,7 @@ def compute_outputs(
     names: tuple[str, ...] = ("logits",),
     *,
     store: Path | None = None,
+    fingerprint: str = "",
     batch: int = 64,
     on_progress: OnProgress | None = None,
 ) -> dict[str, NDArray[Any]]:
@@ -90,6 +91,8 @@ def compute_outputs(
         Which outputs: ``"logits"`` (N, K), ``"features"`` (N, ...), or both.
     store : Path, optional
         Folder in which outputs are cached by content: rows that are in it are not computed again, in any order.
+    fingerprint : str, optional
+        That of the classifier, where the caller has it: its weights are read to compute it.
     batch : int, default 64
         Examples per forward pass.
     on_progress : callable, optional
@@ -121,7 +124,7 @@ def compute_outputs(
 
     if store is None:
         return compute(np.arange(len(data)))
-    return _cache(classifier, store).fetch(data.content_keys, names, compute)
+    return _cache(fingerprint or classifier.fingerprint, store).fetch(data.content_keys, names, compute)
 
 
 def store_outputs(classifier: Classifier, data: Dataset, outputs: Mapping[str, NDArray[Any]], store: Path) -> None:
@@ -138,10 +141,10 @@ def store_outputs(classifier: Classifier, data: Dataset, outputs: Mapping[str, N
     store : Path
         Folder in which outputs are cached by content.
     """
-    _cache(classifier, store).fetch(
+    _cache(classifier.fingerprint, store).fetch(
         data.content_keys, tuple(outputs), lambda rows: {name: values[rows] for name, values in outputs.items()}
     )
 
 
-def _cache(classifier: Classifier, store: Path) -> RowCache:
-    return RowCache(store / "outputs", classifier.fingerprint)
+def _cache(fingerprint: str, store: Path) -> RowCache:
+    return RowCache(store / "outputs", fingerprint)
