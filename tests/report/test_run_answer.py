@@ -69,6 +69,46 @@ def test_no_gain_beyond_chance_is_no_win():
     assert decide(run({"teacher": CLOSE, "alone": GAIN, "tfidf": NOTHING})).rival.model.title == "tfidf"
 
 
+def endpoints(*better, against="alone"):
+    """Endpoints of a recipe that found these verdicts on accuracy, NLL and ECE."""
+    results = [
+        {"metric": metric, "main": 0.8, "control": 0.7, "difference": 0.1, "low": 0.05, "high": 0.15, "better": verdict}
+        for metric, verdict in zip(("accuracy", "nll", "ece"), better, strict=True)
+    ]
+    return {"against": against, "state": "calibrated", "splits": ["test", "tweets"], "results": results}
+
+
+@pytest.mark.parametrize(
+    ("better", "on_test", "decision"),
+    [
+        ((True, True, None), NOTHING, "use"),
+        ((True, None, False), GAIN, "either"),  # better in one, worse in another
+        ((None, None, None), GAIN, "either"),
+        ((None, False, None), GAIN, "avoid"),
+    ],
+)
+def test_endpoints_that_were_fixed_beforehand_decide_about_their_control(better, on_test, decision):
+    runs = run({"teacher": CLOSE, "alone": on_test, "tfidf": GAIN}, endpoints=endpoints(*better))
+    answer = decide(runs)
+    assert answer.decision == decision
+    assert answer.rival.model.title == "alone"
+    said = words(runs)
+    if decision == "use":
+        assert said.endswith(
+            "It is better than alone (the same network trained alone) by the endpoints that were fixed beforehand."
+        )
+    else:
+        assert "student against alone on test, each calibrated on dev: accuracy +" in said
+    assert ("each is better by some of the endpoints" in said) == (True in better and False in better)
+
+
+def test_endpoints_decide_about_no_other_rival():
+    found = endpoints(True, True, True)
+    assert decide(run({"teacher": CLOSE, "alone": NOTHING, "tfidf": LOSS}, endpoints=found)).rival.model.title == "tfidf"
+    other = endpoints(True, True, True, against="teacher")
+    assert decide(run({"teacher": CLOSE, "alone": NOTHING, "tfidf": GAIN}, endpoints=other)).decision == "either"
+
+
 def test_a_gain_that_the_correction_takes_back_is_no_win():
     corrected = {"accuracy": (0.02, 0.002, 0.04, 0.08), "nll": (-0.004, -0.02, 0.01)}
     runs = run({"teacher": CLOSE, "alone": corrected, "tfidf": GAIN})

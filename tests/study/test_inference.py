@@ -155,7 +155,9 @@ def test_differences_are_paired():
 
 def test_models_with_equal_figures_are_told_apart_by_their_logits():
     draws = np.zeros((2, 5))
-    one, same, other = (Sample((0, 1), np.array([0.5, 0.7]), draws, 10, models) for models in (("a", "b"), ("a", "b"), ("a", "c")))
+    one, same, other = (
+        Sample((0, 1), np.array([0.5, 0.7]), draws, 10, models) for models in (("a", "b"), ("a", "b"), ("a", "c"))
+    )
     assert one.content == same.content
     assert one.content != other.content
     assert one.of([0]).content == other.of([0]).content  # of seed 0 they are the same model

@@ -7,7 +7,8 @@ What counts is the main model as it is used, after its calibration:
 
 - It is *used* if it is better, in NLL or accuracy and worse in neither, than each rival that costs no more: the same network
   trained alone, the baseline, and a teacher that is not larger and whose median time is not longer by `TIME_MARGIN`. *Better*
-  is decided by `distilcal.metrics.is_significant`, on the same rows and after correction.
+  is decided by `distilcal.metrics.is_significant`, on the same rows and after correction. Against the control of a recipe's
+  endpoints, these decide: better in one of them and worse in none.
 - Where a rival is better, it is used instead; where nothing is decided, or each is better in one of them, either will do.
 - It is not used if it is not measurably better than a constant that always predicts the most frequent class.
 - Another domain is left out if its confidence is too high there by `MOST_OVERCONFIDENCE` or if a rival is better there.
@@ -51,11 +52,15 @@ class Rival:
         What it is, in words.
     comparison : Comparison
         The main model (``b``) against it (``a``) on test.
+    endpoints : sequence of mapping
+        What the recipe's endpoints found, if it is their control: a mapping with ``metric`` and ``better`` for each. They were
+        fixed beforehand, so they decide.
     """
 
     model: RunModel
     description: str
     comparison: Comparison
+    endpoints: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ def decide(summary: RunSummary) -> RunAnswer | None:
     against_teacher = None if teacher is None else _comparison_with(comparisons, teacher.title)
     decision, rival = _decision(rivals, against_teacher)
     if constant is not None:
-        decision, rival = "avoid", _best([r for r in rivals if _better(r.comparison) == "a"])
+        decision, rival = "avoid", _best([rival for rival in rivals if _winner(rival) == "a"])
     gaps = [confidence_gap(main, split, used_state(main, split)) for split in summary.sets[1:]]
     away = tuple(gap for gap in gaps if gap is not None)
     return RunAnswer(
@@ -198,11 +203,13 @@ def _rivals(summary: RunSummary, comparisons: Sequence[Comparison], cheap_teache
         (_model(summary, summary.main.run.facts.get("baseline")), "TF-IDF with logistic regression"),
         (cheap_teacher, "its teacher, which is not larger and not measurably slower"),
     ]
+    endpoints = summary.main.run.facts.get("endpoints") or {"against": None}
     rivals = []
     for model, description in found:
         comparison = None if model is None else _comparison_with(comparisons, model.title)
         if model is not None and comparison is not None:
-            rivals.append(Rival(model, description, comparison))
+            deciding = endpoints["results"] if model.stage == endpoints["against"] else ()
+            rivals.append(Rival(model, description, comparison, deciding))
     return rivals
 
 
@@ -270,18 +277,28 @@ def _decision(rivals: Sequence[Rival], teacher: Comparison | None) -> tuple[Deci
     if not rivals and teacher is not None:
         is_told = difference_verdict(teacher, "accuracy") == "worse" or teacher["accuracy"].low >= -MOST_UNKNOWN_LOSS
         return ("use" if is_told else "undecided"), None
-    better = [rival for rival in rivals if _better(rival.comparison) == "a"]
+    better = [rival for rival in rivals if _winner(rival) == "a"]
     if better:
         return "avoid", _best(better)
-    unbeaten = [rival for rival in rivals if _better(rival.comparison) != "b"]
+    unbeaten = [rival for rival in rivals if _winner(rival) != "b"]
     if unbeaten:
         return "either", unbeaten[-1]  # the baseline before the network alone: it costs least
     return "use", rivals[0]
 
 
+def _winner(rival: Rival) -> str:
+    """Which is better beyond chance: the rival "a", the main model "b", "both" if each is in some metric, or ""."""
+    if rival.endpoints:
+        return _side({{True: "better", False: "worse", None: ""}[endpoint["better"]] for endpoint in rival.endpoints})
+    return _better(rival.comparison)
+
+
 def _better(comparison: Comparison) -> str:
-    """Which side is better beyond chance in the deciding metrics: "a", "b", "both" if each is in one of them, or ""."""
-    verdicts = {difference_verdict(comparison, name) for name in DECIDING if name in comparison.differences}
+    """The same, of a comparison and its deciding metrics."""
+    return _side({difference_verdict(comparison, name) for name in DECIDING if name in comparison.differences})
+
+
+def _side(verdicts: set[str]) -> str:
     if {"better", "worse"} <= verdicts:
         return "both"
     if "better" in verdicts:
@@ -399,7 +416,10 @@ def answer_sentences(answer: RunAnswer) -> list[str]:
     if answer.decision == "use":
         verdict, parts = _use_words(answer)
         sentences = [f"{verdict}: {_listed_facts(answer, parts)}."]
-        if rival is not None:
+        if rival is not None and rival.endpoints:
+            of = f"{rival.model.title} ({rival.description})"
+            sentences.append(f"It is better than {of} by the endpoints that were fixed beforehand.")
+        elif rival is not None:
             of = f"{rival.model.title} ({rival.description}; {_state_words(answer)})"
             sentences.append(f"It is better than {of}: {_decided_words(rival.comparison)}.")
         return sentences
@@ -412,15 +432,18 @@ def answer_sentences(answer: RunAnswer) -> list[str]:
         instead = f"; {rival.model.title} is better" if rival is not None else ""
         return [f"Do not use {name}: it is not measurably better than always predicting {answer.constant!r}{instead}."]
     assert rival is not None
-    against = f"{name} against {rival.model.title}, {_state_words(answer)}: {_difference_words(rival.comparison)}."
+    where = " on test" if rival.endpoints else ""  # which are about the other domains, too
+    against = f"{name} against {rival.model.title}{where}, {_state_words(answer)}: {_difference_words(rival.comparison)}."
     if answer.decision == "avoid":
         return [f"Do not use {name}: {rival.model.title}, {rival.description}, is better.", against, facts]
     return [f"Use {name} or {rival.model.title}, {rival.description}: {_tie_words(name, rival)}.", against, facts]
 
 
 def _tie_words(name: str, rival: Rival) -> str:
-    if _better(rival.comparison) != "both":
+    if _winner(rival) != "both":
         return "neither is better beyond chance"
+    if rival.endpoints:
+        return "each is better by some of the endpoints that were fixed beforehand"
     accurate, likely = name, rival.model.title
     if difference_verdict(rival.comparison, "accuracy") == "worse":
         accurate, likely = likely, accurate
