@@ -40,7 +40,9 @@ def reading(results: Mapping[str, Any]) -> Iterator[str]:
         said = [
             f"{claims[verdict]} {words}" for verdict, words in IN_PLURAL.items() if claims[verdict] or verdict in ALWAYS_SAID
         ]
-        yield f"Of {counted(len(results['claims']), 'claim')} of the paper, at this scale: {', '.join(said)}."
+        ours = sum(claim["text"].startswith("Ours: ") for claim in results["claims"])
+        whose = f"of the paper, {ours} of them added by us," if ours else "of the paper,"
+        yield f"Of {counted(len(results['claims']), 'claim')} {whose} at this scale: {', '.join(said)}."
         if len(results["seeds"]) == 1:
             yield "There is one seed: a verdict is about the models that were trained, and another seed may turn it."
     cells = [cell for table in results["tables"] for row in table["cells"] for cell in row if cell]
