@@ -5,6 +5,7 @@ import pytest
 from samples import make
 
 from distilcal import InputError, Predictions, ensemble, join
+from distilcal.metrics import ece
 
 
 def test_softmax_agrees_with_scipy_for_few_and_many_classes():
@@ -256,3 +257,25 @@ def test_class_names_may_be_an_array_and_are_no_text():
             Predictions([[1.0, 2.0, 3.0]], [0], classes=names)
     with pytest.raises(InputError, match="the text 'xyz' for class names; give a list"):
         Predictions.from_logits(logits, classes="xyz")
+
+
+@pytest.mark.parametrize("part", ["logits", "labels", "ids", "label_probs"])
+def test_masked_values_are_refused_and_not_replaced_by_what_the_mask_hides(part):
+    parts = {"logits": np.eye(3), "labels": np.arange(3), "ids": np.array(["x", "y", "z"]), "label_probs": np.eye(3)}
+    whole = {**parts, part: np.ma.array(parts[part])}
+    assert len(Predictions(**whole)) == 3  # nothing is masked
+    whole[part][1] = np.ma.masked
+    with pytest.raises(InputError, match="masked") as error:
+        Predictions(**whole)
+    assert error.value.row == 1
+
+
+def test_masked_confidences_outcomes_and_arrays_of_metrics_are_refused():
+    hidden = np.ma.array([0.9, 0.8], mask=[False, True])
+    for confidence, correct in ((hidden, [1, 0]), ([0.9, 0.8], np.ma.array([1, 0], mask=[True, False]))):
+        with pytest.raises(InputError, match="masked"):
+            Predictions.from_confidences(confidence, correct)
+    probs, labels = np.eye(2), np.array([0, 1])
+    for arrays in ((np.ma.array(probs, mask=probs > 0), labels), (probs, np.ma.array(labels, mask=[True, False]))):
+        with pytest.raises(InputError, match="row 0 .* masked"):
+            ece(*arrays)

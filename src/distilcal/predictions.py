@@ -692,13 +692,47 @@ def _log(probs: FloatArray) -> FloatArray:
     return logarithm
 
 
+def unmasked_array(values: ArrayLike, what: str) -> NDArray[Any]:
+    """Return values as an array; masked ones are refused, for NumPy would go on with what the mask hides.
+
+    Parameters
+    ----------
+    values : array-like
+        The values.
+    what : str
+        What they are, for messages.
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    InputError
+        If a value is masked, with its row.
+
+    Examples
+    --------
+    >>> unmasked_array(np.ma.array([0, 1], mask=[False, True]), "labels")
+    Traceback (most recent call last):
+    distilcal.errors.InputError: row 1 (counting from 0): some labels are masked; fill them or drop these rows
+    """
+    if np.ma.is_masked(values):
+        hidden = np.atleast_1d(np.ma.getmaskarray(cast(Any, values)))
+        row = _first(hidden.reshape(len(hidden), -1).any(axis=1))
+        raise InputError(f"some {what} are masked", row=row, remedy="fill them or drop these rows")
+    return np.asarray(values)
+
+
 def _one_class() -> InputError:
     return InputError("there is only one class", remedy="give one column per class; a binary classifier has two")
 
 
 def _number_matrix(values: ArrayLike, what: str) -> NDArray[Any]:
     try:
-        matrix = np.asarray(values)
+        matrix = unmasked_array(values, what)
+    except InputError:
+        raise
     except ValueError:
         raise InputError(
             f"the rows of the {what} have different lengths", remedy="give one value per class in every row"
@@ -768,7 +802,8 @@ def _class_names(names: Sequence[str] | None, k: int) -> tuple[str, ...]:
 
 
 def _check_outcomes(confidence: ArrayLike, correct: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_]]:
-    values, outcome = np.asarray(confidence).ravel(), np.asarray(correct).ravel()
+    values = unmasked_array(confidence, "confidences").ravel()
+    outcome = unmasked_array(correct, "outcomes").ravel()
     if not len(values):
         raise InputError("there are no rows", remedy="give at least one prediction")
     if values.dtype.kind not in "fiu" or outcome.dtype.kind not in "fiub":
@@ -881,7 +916,7 @@ def text_array(values: ArrayLike, what: str) -> NDArray[np.str_]:
     Traceback (most recent call last):
     distilcal.errors.InputError: row 1 (counting from 0): id 'b\\x00' holds a NUL character; rename it
     """
-    array = np.asarray(values if isinstance(values, np.ndarray) else np.array(values, dtype=object))
+    array = unmasked_array(values if isinstance(values, np.ndarray) else np.array(values, dtype=object), f"{what}s")
     if array.ndim != 1 or array.dtype.kind not in "USO":
         return array.astype(str)
     if array.dtype.kind == "U" and array.dtype.itemsize <= 4 * LONGEST_ID:
@@ -929,7 +964,7 @@ def _labels_or_unknown(values: ArrayLike | None, label_probs: FloatArray | None,
 
 
 def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntArray:
-    labels = np.asarray(values)
+    labels = unmasked_array(values, "labels")
     if labels.shape != (n,):
         raise InputError(f"{labels.size} labels for {n} rows", remedy="give one label per row")
     if labels.dtype.kind == "O" and all(label is None or isinstance(label, int | np.integer) for label in labels):

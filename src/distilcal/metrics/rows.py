@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distilcal.errors import InputError
-from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, IntArray, Predictions
+from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, IntArray, Predictions, unmasked_array
 
 Closed = Literal["right", "left"]
 
@@ -360,6 +360,8 @@ class Rows:
         base: Rows | None = None,
         checked: bool = False,
     ):
+        if not checked and base is None:
+            probs, labels = unmasked_array(probs, "probabilities"), unmasked_array(labels, "labels")
         self.probs: FloatArray = np.asarray(probs, dtype=np.float64)  # (N, K); half precision is raised here
         if not checked and base is None:
             _check(self.probs, np.asarray(labels))
