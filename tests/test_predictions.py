@@ -279,3 +279,13 @@ def test_masked_confidences_outcomes_and_arrays_of_metrics_are_refused():
     for arrays in ((np.ma.array(probs, mask=probs > 0), labels), (probs, np.ma.array(labels, mask=[True, False]))):
         with pytest.raises(InputError, match="row 0 .* masked"):
             ece(*arrays)
+
+
+@pytest.mark.parametrize("classes", [("True", "False"), ("False", "True"), ("true", "false"), ("FALSE", "TRUE")])
+def test_true_and_false_are_names_where_classes_are_called_so(classes):
+    logits, yes = np.zeros((3, 2)), [name.casefold() for name in classes].index("true")
+    for labels in ([True, False, True], np.array([True, False, True]), np.array([True, False, True], dtype=object)):
+        assert Predictions(logits, labels, classes=classes).labels.tolist() == [yes, 1 - yes, yes]
+    assert Predictions(logits, [True, None, False], classes=classes).labels.tolist() == [yes, -1, 1 - yes]
+    assert Predictions(logits, [1, 0, 1], classes=classes).labels.tolist() == [1, 0, 1]
+    assert Predictions(logits, [True, False, True], classes=("ham", "spam")).labels.tolist() == [1, 0, 1]

@@ -967,6 +967,8 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
     labels = unmasked_array(values, "labels")
     if labels.shape != (n,):
         raise InputError(f"{labels.size} labels for {n} rows", remedy="give one label per row")
+    if {name.casefold() for name in classes} == {"false", "true"} and _are_truths(labels):
+        return _truth_indices(labels, classes)
     if labels.dtype.kind == "O" and all(label is None or isinstance(label, int | np.integer) for label in labels):
         labels = np.array([UNKNOWN if label is None else label for label in labels])  # numbers are indices beside None, too
     if labels.dtype.kind in "USO":
@@ -983,6 +985,18 @@ def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntAr
             remedy=f"there are {len(classes)} classes: {list_names(classes)}",
         )
     return labels.astype(np.int64, copy=False)
+
+
+def _are_truths(labels: NDArray[Any]) -> bool:
+    if labels.dtype.kind == "O":
+        return all(label is None or isinstance(label, bool | np.bool_) for label in labels)
+    return labels.dtype.kind == "b"
+
+
+def _truth_indices(labels: NDArray[Any], classes: tuple[str, ...]) -> IntArray:
+    """Return the indices of True and False by their names: as numbers they would be the second and the first class."""
+    index_of = {name.casefold() == "true": index for index, name in enumerate(classes)}
+    return np.array([UNKNOWN if label is None else index_of[bool(label)] for label in labels], dtype=np.int64)
 
 
 def _named_labels(labels: NDArray[Any], classes: tuple[str, ...]) -> IntArray:
