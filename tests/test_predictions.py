@@ -289,3 +289,17 @@ def test_true_and_false_are_names_where_classes_are_called_so(classes):
     assert Predictions(logits, [True, None, False], classes=classes).labels.tolist() == [yes, -1, 1 - yes]
     assert Predictions(logits, [1, 0, 1], classes=classes).labels.tolist() == [1, 0, 1]
     assert Predictions(logits, [True, False, True], classes=("ham", "spam")).labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["S", "O"])
+def test_bytes_are_utf8_or_refused(kind):
+    def encoded(*names, encoding="utf-8"):
+        return np.array([name.encode(encoding) for name in names], dtype=kind)
+
+    logits = np.zeros((2, 2))
+    p = Predictions(logits, encoded("é", "b"), ids=encoded("x", "ü"), classes=encoded("b", "é"))
+    assert (p.classes, p.labels.tolist(), p.ids.tolist()) == (("b", "é"), [1, 0], ["x", "ü"])
+    latin = encoded("b", "é", encoding="latin-1")
+    for parts in ({"labels": latin}, {"ids": latin}, {"classes": latin}):
+        with pytest.raises(InputError, match="is not UTF-8; decode it"):
+            Predictions(logits, **{"classes": ("b", "é"), **parts})

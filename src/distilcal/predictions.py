@@ -791,7 +791,7 @@ def _class_names(names: Sequence[str] | None, k: int) -> tuple[str, ...]:
     if isinstance(names, str | set | frozenset | Mapping):  # letters, or names in no order, or the keys in place of the names
         kind = "text" if isinstance(names, str) else type(names).__name__
         raise InputError(f"the {kind} {names!r:.80} for class names", remedy="give a list of names")
-    classes = tuple(str(name) for name in (range(k) if names is None or not len(names) else names))
+    classes = tuple(_text(name, "class name") for name in (range(k) if names is None or not len(names) else names))
     if len(classes) != k:
         raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
     check_class_names(classes)
@@ -923,7 +923,7 @@ def text_array(values: ArrayLike, what: str) -> NDArray[np.str_]:
         codes = np.ascontiguousarray(array).view(np.uint32)
         if not ((codes >= 0xD800) & (codes < 0xE000)).any():
             return array
-    texts = [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in array.tolist()]
+    texts = [_text(value, what, row) for row, value in enumerate(array.tolist())]
     joined = "".join(texts)
     if "\0" in joined:
         raise _invalid_text(texts, what, "holds a NUL character", lambda text: "\0" in text)
@@ -932,6 +932,16 @@ def text_array(values: ArrayLike, what: str) -> NDArray[np.str_]:
     if len(joined) > LONGEST_ID and max(map(len, texts)) > LONGEST_ID:
         raise _invalid_text(texts, what, f"has more than {LONGEST_ID:,} characters", lambda text: len(text) > LONGEST_ID)
     return np.array(texts, dtype=str)
+
+
+def _text(value: object, what: str, row: int | None = None) -> str:
+    """Return a name as text; bytes in another encoding are refused, for different ones would become the same text."""
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{what} {value!r:.80} is not UTF-8", row=row, remedy="decode it, as b.decode('latin-1')") from None
 
 
 def _invalid_text(texts: list[str], what: str, problem: str, is_invalid: Callable[[str], bool]) -> InputError:
@@ -1001,7 +1011,7 @@ def _truth_indices(labels: NDArray[Any], classes: tuple[str, ...]) -> IntArray:
 
 def _named_labels(labels: NDArray[Any], classes: tuple[str, ...]) -> IntArray:
     """Return the indices of labels that are written as text; None, an empty text and "-1" are unknown."""
-    texts = labels.astype(str)
+    texts = np.array([_text(label, "label", row) for row, label in enumerate(labels.tolist())])
     unknown = texts == ""
     if labels.dtype.kind == "O":
         unknown |= np.array([label is None for label in labels])
