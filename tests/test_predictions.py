@@ -303,3 +303,18 @@ def test_bytes_are_utf8_or_refused(kind):
     for parts in ({"labels": latin}, {"ids": latin}, {"classes": latin}):
         with pytest.raises(InputError, match="is not UTF-8; decode it"):
             Predictions(logits, **{"classes": ("b", "é"), **parts})
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_missing_ids_and_names_are_refused_and_not_called_none_or_nan(missing):
+    logits = np.zeros((2, 2))
+    for parts in ({"ids": ["x", missing]}, {"classes": ["x", missing]}):
+        with pytest.raises(InputError, match=f"{missing} is a missing value"):
+            Predictions(logits, **parts)
+    labels = np.array(["a", missing], dtype=object)
+    if missing is None:
+        assert Predictions(logits, labels, classes=("a", "None")).labels.tolist() == [0, -1]
+        return
+    with pytest.raises(InputError, match="label nan is a missing value") as error:
+        Predictions(logits, labels, classes=("a", "nan"))
+    assert error.value.row == 1

@@ -923,7 +923,7 @@ def text_array(values: ArrayLike, what: str) -> NDArray[np.str_]:
         codes = np.ascontiguousarray(array).view(np.uint32)
         if not ((codes >= 0xD800) & (codes < 0xE000)).any():
             return array
-    texts = [_text(value, what, row) for row, value in enumerate(array.tolist())]
+    texts = [value if type(value) is str else _text(value, what, row) for row, value in enumerate(array.tolist())]
     joined = "".join(texts)
     if "\0" in joined:
         raise _invalid_text(texts, what, "holds a NUL character", lambda text: "\0" in text)
@@ -934,8 +934,15 @@ def text_array(values: ArrayLike, what: str) -> NDArray[np.str_]:
     return np.array(texts, dtype=str)
 
 
+def _is_missing(value: object) -> bool:
+    """Whether a value stands for none, as in a DataFrame."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+
+
 def _text(value: object, what: str, row: int | None = None) -> str:
     """Return a name as text; bytes in another encoding are refused, for different ones would become the same text."""
+    if _is_missing(value):  # "None" and "nan" may be names of others
+        raise InputError(f"{what} {value} is a missing value", row=row, remedy="give every row and class a name of its own")
     if not isinstance(value, bytes):
         return str(value)
     try:
@@ -1011,10 +1018,10 @@ def _truth_indices(labels: NDArray[Any], classes: tuple[str, ...]) -> IntArray:
 
 def _named_labels(labels: NDArray[Any], classes: tuple[str, ...]) -> IntArray:
     """Return the indices of labels that are written as text; None, an empty text and "-1" are unknown."""
-    texts = np.array([_text(label, "label", row) for row, label in enumerate(labels.tolist())])
+    texts = labels
+    if labels.dtype.kind != "U":
+        texts = np.array(["" if label is None else _text(label, "label", row) for row, label in enumerate(labels.tolist())])
     unknown = texts == ""
-    if labels.dtype.kind == "O":
-        unknown |= np.array([label is None for label in labels])
     if str(UNKNOWN) not in classes:
         unknown |= texts == str(UNKNOWN)
     if not unknown.any():
