@@ -318,3 +318,22 @@ def test_missing_ids_and_names_are_refused_and_not_called_none_or_nan(missing):
     with pytest.raises(InputError, match="label nan is a missing value") as error:
         Predictions(logits, labels, classes=("a", "nan"))
     assert error.value.row == 1
+
+
+def test_columns_of_data_frames_are_matched_by_name():
+    pandas = pytest.importorskip("pandas")
+    rows = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+    table, turned = pandas.DataFrame(rows, columns=["cat", "dog", "cow"]), ["cow", "dog", "cat"]
+    for build in (Predictions, Predictions.from_logits, Predictions.from_probs):
+        named = build(table, ["cat", "cow"])
+        assert named.classes == ("cat", "dog", "cow")
+        assert named.labels.tolist() == [0, 2]
+        p = build(table, ["cat", "cow"], classes=turned, label_probs=table)
+        expected = build(rows[:, ::-1], [2, 0], classes=turned, label_probs=rows[:, ::-1])
+        np.testing.assert_array_equal(p.probs, expected.probs)
+        np.testing.assert_array_equal(p.label_probs, expected.label_probs)
+        assert p.labels.tolist() == [2, 0]
+        counted = build(pandas.DataFrame(rows), [0, 2], classes=turned)
+        np.testing.assert_array_equal(counted.probs, build(rows, [0, 2]).probs)
+        with pytest.raises(InputError, match="the columns of the .* are 'cat', 'dog', 'cow', the classes 'a', 'b', 'c'"):
+            build(table, classes=["a", "b", "c"])

@@ -41,7 +41,8 @@ class Predictions:
     Parameters
     ----------
     logits : array, shape (N, K)
-        Scores before the softmax, in float32 or float64; other types are converted.
+        Scores before the softmax, in float32 or float64; other types are converted. Columns of a DataFrame, here and in
+        ``label_probs``, are matched with ``classes`` by name, or name the classes themselves.
     labels : array of int or str, shape (N,), optional
         Class indices, or class names when ``classes`` is given. The label of a row with -1, None or an empty name is unknown.
         Without labels, they are the most probable classes of ``label_probs`` if those are given, and unknown otherwise.
@@ -85,7 +86,8 @@ class Predictions:
     confidence_only: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        logits = _float_logits(self.logits)
+        given_logits, given_classes = _match_columns(self.logits, self.classes, "logits")
+        logits = _float_logits(given_logits)
         n, k = logits.shape
         if n == 0:
             raise InputError("there are no rows", remedy="give at least one prediction")
@@ -94,8 +96,11 @@ class Predictions:
         if self.given_probs is None:
             _check_finite(logits)
         assert self.given_probs is None or self.given_probs.shape == (n, k)
-        classes = _class_names(self.classes, k)
-        label_probs = None if self.label_probs is None else label_distributions(self.label_probs, (n, k))
+        classes = _class_names(given_classes, k)
+        label_probs = None
+        if self.label_probs is not None:
+            votes, _ = _match_columns(self.label_probs, classes, "human label probabilities")
+            label_probs = label_distributions(votes, (n, k))
         validated: dict[str, Any] = {
             "logits": logits,
             "labels": _labels_or_unknown(self.labels, label_probs, classes, n),
@@ -135,6 +140,7 @@ class Predictions:
         >>> Predictions.from_logits([[1.0, 2.0, 0.0]], [1]).predicted.tolist()
         [1]
         """
+        logits, names["classes"] = _match_columns(logits, names.get("classes"), "logits")
         return cls(_number_matrix(logits, "logits"), cast(Any, labels), **names)
 
     @classmethod
@@ -166,6 +172,7 @@ class Predictions:
         >>> Predictions.from_probs([[0.7, 0.3, 0.0]], [0]).probs.tolist()
         [[0.7, 0.3, 0.0]]
         """
+        probs, names["classes"] = _match_columns(probs, names.get("classes"), "probabilities")
         normalised = _check_distributions(probs, tolerance, "probabilities")
         return cls(_log(normalised), cast(Any, labels), given_probs=normalised, **names)
 
@@ -726,6 +733,29 @@ def unmasked_array(values: ArrayLike, what: str) -> NDArray[Any]:
 
 def _one_class() -> InputError:
     return InputError("there is only one class", remedy="give one column per class; a binary classifier has two")
+
+
+def _match_columns(table: Any, classes: Sequence[str] | None, what: str) -> tuple[Any, Sequence[str] | None]:
+    """Return the columns of a DataFrame in the order of the classes, and the classes; anything else as it is.
+
+    Columns that are only counted have no names to match. Without classes, names of columns are those of the classes.
+    """
+    if not hasattr(table, "columns") or hasattr(table, "column_names"):  # an Arrow table has other columns
+        return table, classes
+    columns = list(table.columns)
+    names = [_text(column, "column") for column in columns]
+    counted = names == [str(number) for number in range(len(names))]
+    if classes is None or not len(classes):
+        return table, classes if counted else names
+    wanted = [_text(name, "class name") for name in classes]
+    if sorted(names) == sorted(wanted):
+        return table[[columns[names.index(name)] for name in wanted]], classes
+    if counted or len(names) != len(wanted):
+        return table, classes
+    raise InputError(
+        f"the columns of the {what} are {list_names(names)}, the classes {list_names(wanted)}",
+        remedy="name the columns by the classes, or give an array in their order",
+    )
 
 
 def _number_matrix(values: ArrayLike, what: str) -> NDArray[Any]:
