@@ -337,3 +337,9 @@ def test_columns_of_data_frames_are_matched_by_name():
         np.testing.assert_array_equal(counted.probs, build(rows, [0, 2]).probs)
         with pytest.raises(InputError, match="the columns of the .* are 'cat', 'dog', 'cow', the classes 'a', 'b', 'c'"):
             build(table, classes=["a", "b", "c"])
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0, np.inf, np.nan])
+def test_a_tolerance_that_lets_rows_of_zeros_pass_is_refused(tolerance):
+    with pytest.raises(InputError, match="tolerance .* is not between 0 and 1"):
+        Predictions.from_probs([[0.0, 0.0]], tolerance=tolerance)

@@ -858,6 +858,8 @@ def _check_outcomes(confidence: ArrayLike, correct: ArrayLike) -> tuple[FloatArr
 
 def _check_distributions(values: ArrayLike, tolerance: float, what: str) -> FloatArray:
     """Return probabilities whose rows sum to one, as float64."""
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance {tolerance} is not between 0 and 1", remedy="normalise rows that are further off")
     probs = _number_matrix(values, what).astype(np.float64)
     if probs.shape[1] < 2:
         raise _one_class()
