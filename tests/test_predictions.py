@@ -343,3 +343,9 @@ def test_columns_of_data_frames_are_matched_by_name():
 def test_a_tolerance_that_lets_rows_of_zeros_pass_is_refused(tolerance):
     with pytest.raises(InputError, match="tolerance .* is not between 0 and 1"):
         Predictions.from_probs([[0.0, 0.0]], tolerance=tolerance)
+
+
+def test_a_table_of_labels_or_ids_is_refused_with_its_shape():
+    for part in ({"labels": [[0], [1]]}, {"ids": [["x"], ["y"]]}):
+        with pytest.raises(InputError, match=r"of shape \(2, 1\) for 2 rows; give one"):
+            Predictions(np.zeros((2, 2)), **part)

@@ -731,6 +731,11 @@ def unmasked_array(values: ArrayLike, what: str) -> NDArray[Any]:
     return np.asarray(values)
 
 
+def _count_or_shape(array: NDArray[Any], what: str) -> str:
+    """How many values there are; of a table, such as a DataFrame with one column, its shape, for the number may be right."""
+    return f"{array.size} {what}" if array.ndim == 1 else f"{what} of shape {array.shape}"
+
+
 def _one_class() -> InputError:
     return InputError("there is only one class", remedy="give one column per class; a binary classifier has two")
 
@@ -991,7 +996,7 @@ def _invalid_text(texts: list[str], what: str, problem: str, is_invalid: Callabl
 def _unique_ids(values: ArrayLike, n: int) -> NDArray[np.str_]:
     ids = text_array(values, "id")
     if ids.shape != (n,):
-        raise InputError(f"{ids.size} ids for {n} rows", remedy="give one id per row")
+        raise InputError(f"{_count_or_shape(ids, 'ids')} for {n} rows", remedy="give one id per row")
     ordered = np.sort(ids)
     repeated = ordered[1:] == ordered[:-1]
     if repeated.any():
@@ -1015,7 +1020,7 @@ def _labels_or_unknown(values: ArrayLike | None, label_probs: FloatArray | None,
 def _label_indices(values: ArrayLike, classes: tuple[str, ...], n: int) -> IntArray:
     labels = unmasked_array(values, "labels")
     if labels.shape != (n,):
-        raise InputError(f"{labels.size} labels for {n} rows", remedy="give one label per row")
+        raise InputError(f"{_count_or_shape(labels, 'labels')} for {n} rows", remedy="give one label per row")
     if {name.casefold() for name in classes} == {"false", "true"} and _are_truths(labels):
         return _truth_indices(labels, classes)
     if labels.dtype.kind == "O" and all(label is None or isinstance(label, int | np.integer) for label in labels):
