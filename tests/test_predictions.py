@@ -5,6 +5,7 @@ import pytest
 from samples import make
 
 from distilcal import InputError, Predictions, ensemble, join
+from distilcal.calibrate import fit_temperature
 from distilcal.metrics import ece
 
 
@@ -349,3 +350,9 @@ def test_a_table_of_labels_or_ids_is_refused_with_its_shape():
     for part in ({"labels": [[0], [1]]}, {"ids": [["x"], ["y"]]}):
         with pytest.raises(InputError, match=r"of shape \(2, 1\) for 2 rows; give one"):
             Predictions(np.zeros((2, 2)), **part)
+
+
+def test_a_number_may_be_the_name_of_a_set():
+    p = Predictions([[1.0, 0.0], [0.0, 1.0]], [0, 0], name=3)
+    assert p.name == "3"
+    assert fit_temperature(p).fit.rows == 2

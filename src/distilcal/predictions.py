@@ -108,6 +108,7 @@ class Predictions:
             "classes": classes,
             "label_probs": label_probs,
             "given_probs": self.given_probs,
+            "name": str(self.name),
         }
         for key, value in validated.items():
             if isinstance(value, np.ndarray):
