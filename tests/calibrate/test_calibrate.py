@@ -109,7 +109,7 @@ def test_a_known_temperature_is_recovered():
         assert fit_temperature(Predictions.from_logits(truth * z, labels, name="dev")).value == pytest.approx(truth, rel=0.05)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4, 1e8])
+@pytest.mark.parametrize("scale", [1e-290, 1e-3, 1.0, 1e4, 1e8, 1e60, 1e145])
 def test_the_scale_of_the_logits_scales_the_temperature(scale):
     p = make(300, 4)
     found = fit_temperature(Predictions.from_logits(scale * p.logits, p.labels, name="dev"))
@@ -488,3 +488,10 @@ def test_a_file_whose_numbers_do_not_fit_its_classes_is_refused(tmp_path, kind):
             (tmp_path / "c.json").write_text(json.dumps({**content, name: odd}))
             with pytest.raises(InputError, match=r"c\.json: .*(fit it again|give what Calibrator\.save wrote)"):
                 load_calibrator(tmp_path / "c.json")
+
+
+def test_logits_that_are_almost_nothing_stop_at_the_lower_bound():
+    p = make(rows=60)
+    report = fit_temperature(Predictions.from_logits(1e-320 * p.logits, p.labels, name="dev")).fit
+    assert not report.converged
+    assert "stopped at the lower bound" in report.message

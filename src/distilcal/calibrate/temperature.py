@@ -149,7 +149,8 @@ class _TemperatureProblem:
 
     def default_bounds(self) -> tuple[float, float]:
         """Return limits of T that no optimum of such logits reaches."""
-        return min(1.0, self.spread) / BOUNDS_FACTOR, max(1.0, self.spread) * BOUNDS_FACTOR
+        lowest = max(min(1.0, self.spread) / BOUNDS_FACTOR, float(np.finfo(np.float64).tiny))  # 1/T must be a number
+        return lowest, max(1.0, self.spread) * BOUNDS_FACTOR
 
     def with_succession(self) -> _TemperatureProblem:
         """Return the problem with one right and one wrong row more, both like the row of the median lead.
@@ -250,7 +251,9 @@ def _newton(problem: _TemperatureProblem, at: float, lowest: float, highest: flo
     """Run Newton's method on log T from ``at``, inside a bracket that shrinks; return the end and dNLL/d log T there."""
     low, high = lowest - 1e-12, highest + 1e-12  # open: a bound may be tried itself
     slope = 0.0
-    for _ in range(8 if rough else 100):  # single precision may never settle; it only has to come near
+    # Single precision may never settle; it only has to come near. Far from the optimum NLL is linear in 1/T, and each step
+    # multiplies T by e: logits of 1e150 take 350.
+    for _ in range(8 if rough else 1000):
         nll, slope, curvature = problem.derivatives(float(np.exp(at)), rough=rough)
         if (at == highest and slope < 0) or (at == lowest and slope > 0):
             break
