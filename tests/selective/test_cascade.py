@@ -8,7 +8,7 @@ from samples import make, make_tied
 from scipy import stats
 
 from distilcal import InputError, Predictions
-from distilcal.metrics import ece, nll
+from distilcal.metrics import ece, nll, reliability
 from distilcal.selective import cascade, paired_rate_interval
 
 
@@ -127,3 +127,11 @@ def test_the_paired_interval_covers():
     low, high = paired_rate_interval([0], [0], 100)
     assert low[0] < -0.02
     assert high[0] > 0.02
+
+
+@pytest.mark.parametrize("level", [0, 1, 95, np.nan])
+def test_a_level_that_is_no_share_is_refused(level):
+    p = make(rows=20)
+    for measure in (lambda: cascade(p, p, level=level), lambda: reliability(p, level=level)):
+        with pytest.raises(InputError, match="level .* is not between 0 and 1"):
+            measure()

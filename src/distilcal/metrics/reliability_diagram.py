@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distilcal.errors import InputError
 from distilcal.metrics.intervals import binomial_interval
 from distilcal.metrics.rows import Closed, Rows, width_edges
 from distilcal.predictions import FloatArray, IntArray, Predictions
@@ -80,6 +81,8 @@ def reliability(predictions: Predictions, *, bins: int = 15, closed: Closed = "r
     >>> r.count.tolist(), r.accuracy.round(3).tolist()
     ([0, 3], [nan, 0.667])
     """
+    if not 0 < level < 1:
+        raise InputError(f"level {level} is not between 0 and 1", remedy="give a fraction such as 0.95")
     cells = Rows.of(predictions).top.width_bins(bins, closed)
     with np.errstate(invalid="ignore"):
         confidence, accuracy = cells.score / cells.count, cells.hits / cells.count

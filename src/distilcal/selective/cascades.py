@@ -14,6 +14,7 @@ from distilcal.metrics import binomial_interval
 from distilcal.metrics.rows import width_edges
 from distilcal.predictions import FloatArray, IntArray, Predictions, join
 from distilcal.selective.bounds import paired_rate_interval
+from distilcal.selective.thresholds import check_share
 
 COLUMNS = (
     "confidence", "handed_over", "accuracy", "accuracy_low", "accuracy_high", "nll", "ece", "cost",
@@ -206,6 +207,7 @@ def cascade(
     6.0
     """
     check_costs(costs)
+    check_share("level", level)
     if points is not None and points < 2:
         raise InputError(f"{points} points are no curve", remedy="give at least two, or None for all")
     student, teacher = join(student, teacher)
