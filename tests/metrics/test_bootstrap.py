@@ -350,3 +350,23 @@ def test_replicates_are_those_of_evaluate_and_paired_for_sets_of_one_size():
 def test_the_name_of_one_metric_is_no_list_of_letters():
     with pytest.raises(InputError, match=r"the text 'ece' for metrics; put it in brackets: \['ece'\]"):
         evaluate(make(20, 3), "ece")
+
+
+def test_intervals_of_functions_that_are_undefined_or_infinite_in_some_resamples():
+    p = make(rows=10)
+    lone = p.probs[:, 0].argmax()  # of ten rows, many a resample lacks this one
+
+    def interval(missing):
+        def score(probs, labels):
+            return float(probs.mean()) if (probs[:, 0] == p.probs[lone, 0]).any() else missing
+
+        figure = evaluate(p, {"mine": score}, intervals=50)["mine"]
+        return figure.value, figure.low, figure.high
+
+    value, low, high = interval(np.nan)
+    assert np.isfinite(value)
+    assert np.isnan([low, high]).all()
+    value, low, high = interval(-np.inf)
+    assert (low, high) == (-np.inf, value)
+    value, low, high = interval(np.inf)
+    assert (low, high) == (value, np.inf)

@@ -59,15 +59,18 @@ def centred_interval(value: float, replicates: FloatArray, level: float) -> tupl
     Returns
     -------
     low, high : float
-        Infinite ends where a value is infinite.
+        Infinite ends where a value is infinite, NaN where one is NaN.
 
     Examples
     --------
     >>> centred_interval(1.0, np.array([2.0, 3.0, 4.0]), level=1.0)
     (0.0, 2.0)
     """
-    if not np.isfinite(value) or not np.isfinite(replicates).all():
-        return (value if np.isfinite(value) else np.inf), np.inf
+    everything = np.append(replicates, value)
+    if np.isnan(everything).any():
+        return np.nan, np.nan
+    if np.isinf(everything).any():
+        return (-np.inf if everything.min() == -np.inf else value), (np.inf if everything.max() == np.inf else value)
     low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2]) - replicates.mean() + value
     return float(low), float(high)
 
