@@ -370,3 +370,8 @@ def test_intervals_of_functions_that_are_undefined_or_infinite_in_some_resamples
     assert (low, high) == (-np.inf, value)
     value, low, high = interval(np.inf)
     assert (low, high) == (value, np.inf)
+
+
+def test_functions_without_names_are_refused():
+    with pytest.raises(InputError, match="is no name of a metric; give names, or functions by name"):
+        evaluate(make(rows=10), [ece])

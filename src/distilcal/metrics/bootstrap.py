@@ -492,6 +492,9 @@ def _choose_metrics(
         has_votes = predictions.label_probs is not None if votes is None else votes
         metrics = _default_metrics(predictions.confidence_only, has_votes)
     if not isinstance(metrics, Mapping):
+        for name in metrics:
+            if not isinstance(name, str):
+                raise InputError(f"{name!r:.80} is no name of a metric", remedy='give names, or functions by name: {"mine": f}')
         metrics = {name: {} for name in metrics}
     chosen = {}
     for name, settings in metrics.items():
