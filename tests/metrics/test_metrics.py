@@ -395,3 +395,10 @@ def test_unknown_variants_and_bins_are_refused():
     ):
         with pytest.raises(InputError):
             call()
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.5, np.nan])
+@pytest.mark.parametrize("variant", ["nixon", "p004", "gce"])
+def test_a_threshold_that_is_no_probability_is_refused(threshold, variant):
+    with pytest.raises(InputError, match="threshold .* is not between 0 and 1"):
+        tace([[0.9, 0.1], [0.2, 0.8]], [0, 0], threshold=threshold, variant=variant)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from distilcal.errors import InputError
 from distilcal.metrics import variants
 from distilcal.metrics.decorator import check_choice, metric
 from distilcal.metrics.rows import Binary, Closed, Rows, width_edges
@@ -146,6 +147,7 @@ def tace(
     0.4575
     """
     check_choice("variant", variant, ("nixon", "p004", "gce"))
+    _check_threshold(threshold)
     if variant == "nixon":
         return class_means(rows, {"tace": {"bins": bins, "threshold": threshold}})["tace"]
     if variant == "gce":
@@ -214,7 +216,13 @@ def _ace_cuts(question: Binary, params: Mapping[str, Any]) -> IntArray:
     return question.mass_cuts(params["bins"])
 
 
+def _check_threshold(threshold: float) -> None:
+    if not 0 <= threshold <= 1:  # nothing is above it, and the error of nothing is 0
+        raise InputError(f"threshold {threshold} is not between 0 and 1", remedy="give a probability such as 0.01")
+
+
 def _tace_cuts(question: Binary, params: Mapping[str, Any]) -> IntArray:
+    _check_threshold(params["threshold"])
     return question.mass_cuts(params["bins"], above=params["threshold"])
 
 
