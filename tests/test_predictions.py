@@ -356,3 +356,11 @@ def test_a_number_may_be_the_name_of_a_set():
     p = Predictions([[1.0, 0.0], [0.0, 1.0]], [0, 0], name=3)
     assert p.name == "3"
     assert fit_temperature(p).fit.rows == 2
+
+
+def test_confidences_and_class_probabilities_are_not_joined():
+    whole = Predictions.from_probs([[0.9, 0.1]], [0], name="whole")
+    top = Predictions.from_confidences([0.9], [1], name="top")
+    for pair in ((whole, top), (top, whole)):
+        with pytest.raises(InputError, match="'top' holds confidences only, 'whole' class probabilities; give both in"):
+            join(*pair)

@@ -572,6 +572,11 @@ def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
     """
     # Two sets of confidences have no classes to match, and their labels tell only right from wrong.
     confidences = a.confidence_only and b.confidence_only
+    if a.confidence_only != b.confidence_only:
+        only, other = (a, b) if a.confidence_only else (b, a)
+        raise InputError(
+            f"{only.name!r} holds confidences only, {other.name!r} class probabilities", remedy="give both in the same form"
+        )
     if not confidences:
         b = b.reorder_classes(a.classes)
     if a.ids is not None and b.ids is not None:

@@ -314,8 +314,6 @@ def compare(
     'b'
     """
     a, b = join(a, b)
-    if a.confidence_only != b.confidence_only:
-        raise InputError("one set has class probabilities, the other confidences only", remedy="give both in the same form")
     if a.name == b.name:
         b = b.rename(f"{b.name} (2)")
     chosen = _choose_metrics(a, metrics, bins, closed, votes=a.label_probs is not None and b.label_probs is not None)
