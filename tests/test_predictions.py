@@ -364,3 +364,9 @@ def test_confidences_and_class_probabilities_are_not_joined():
     for pair in ((whole, top), (top, whole)):
         with pytest.raises(InputError, match="'top' holds confidences only, 'whole' class probabilities; give both in"):
             join(*pair)
+
+
+def test_class_names_that_look_the_same_are_told_apart():
+    composed, apart = (Predictions([[1.0, 0.0]], classes=[name, "b"], name="dev") for name in ("\u00e9", "e\u0301"))
+    with pytest.raises(InputError, match=r"look the same: 'e\\u0301', not '\\xe9'; .* in one form of Unicode"):
+        join(composed, apart)

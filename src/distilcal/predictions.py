@@ -7,6 +7,7 @@ dataclass; files are read and written by ``distilcal.io.predictions``.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -475,6 +476,13 @@ class Predictions:
         if classes == self.classes:
             return self
         if sorted(classes) != sorted(self.classes):
+            ours, theirs = sorted(set(self.classes) - set(classes)), sorted(set(classes) - set(self.classes))
+            if ours and {_composed(name) for name in ours} == {_composed(name) for name in theirs}:
+                raise InputError(
+                    f"{self.name!r} writes classes with other characters that look the same: "
+                    f"{', '.join(map(ascii, ours[:8]))}, not {', '.join(map(ascii, theirs[:8]))}",
+                    remedy="write the names of both sets in one form of Unicode, such as NFC",
+                )
             raise InputError(
                 f"{self.name!r} has classes {list_names(self.classes)}, not {list_names(classes)}",
                 remedy="rename them so that both sets use the same names",
@@ -740,6 +748,10 @@ def unmasked_array(values: ArrayLike, what: str) -> NDArray[Any]:
 def _count_or_shape(array: NDArray[Any], what: str) -> str:
     """How many values there are; of a table, such as a DataFrame with one column, its shape, for the number may be right."""
     return f"{array.size} {what}" if array.ndim == 1 else f"{what} of shape {array.shape}"
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def _one_class() -> InputError:
