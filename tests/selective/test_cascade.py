@@ -135,3 +135,10 @@ def test_a_level_that_is_no_share_is_refused(level):
     for measure in (lambda: cascade(p, p, level=level), lambda: reliability(p, level=level)):
         with pytest.raises(InputError, match="level .* is not between 0 and 1"):
             measure()
+
+
+@pytest.mark.parametrize("costs", [(), (1,), (1, 2, 3), 5])
+def test_costs_that_are_not_two_are_refused(costs):
+    p = make(rows=20)
+    with pytest.raises(InputError, match="costs .* are not two numbers"):
+        cascade(p, p, costs=costs)

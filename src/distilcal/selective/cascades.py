@@ -262,7 +262,11 @@ def check_costs(costs: tuple[float, float] | None) -> None:
     costs : (float, float) or None
         Cost of the student and of the teacher per row.
     """
-    for model, cost in zip(("student", "teacher"), costs or (), strict=False):
+    if costs is None:
+        return
+    if np.shape(costs) != (2,):
+        raise InputError(f"costs {costs!r:.80} are not two numbers", remedy="give those of the student and of the teacher")
+    for model, cost in zip(("student", "teacher"), costs, strict=True):
         if not (cost > 0 and math.isfinite(cost)):
             raise InputError(f"the cost of the {model} is {cost}", remedy="give a positive number per row")
 
