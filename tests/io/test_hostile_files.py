@@ -230,3 +230,12 @@ def test_a_pipe_among_pictures_is_no_picture(tmp_path):
     code = f"from distilcal.data import read_dataset; read_dataset({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert "pipe.png: this is a pipe or a device, not a file" in done.stderr
+
+
+@pytest.mark.parametrize("key", ["probs", "label_probs"])
+def test_a_list_among_objects_by_class_is_refused(tmp_path, key):
+    first = {"label": "cat", "probs": {"cat": 0.9, "dog": 0.1}, "label_probs": {"cat": 1.0, "dog": 0.0}}
+    path = tmp_path / "mixed.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in (first, {**first, key: [0.2, 0.8]})))
+    with pytest.raises(InputError, match="line 2: a list where line 1 has an object by class; name the classes"):
+        Predictions.load(path)

@@ -478,6 +478,8 @@ def _record_matrix(table: Table, key: str, classes: Sequence[str], width: int | 
 
 def _in_class_order(value: Any, classes: Sequence[str], place: Place) -> list[Any]:
     if isinstance(value, list):
+        if classes:  # line 1 names them, maybe in another order
+            raise InputError("a list where line 1 has an object by class", remedy="name the classes in every line", **place)
         return value
     if not isinstance(value, dict):
         raise InputError(f"{value!r} is neither a list nor an object by class", remedy="give one number per class", **place)
