@@ -239,3 +239,17 @@ def test_a_list_among_objects_by_class_is_refused(tmp_path, key):
     path.write_text("".join(json.dumps(record) + "\n" for record in (first, {**first, key: [0.2, 0.8]})))
     with pytest.raises(InputError, match="line 2: a list where line 1 has an object by class; name the classes"):
         Predictions.load(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_document_in_place_of_a_label_is_refused_before_all_labels_are_as_wide(tmp_path, suffix):
+    document = "word " * 3000
+    path = tmp_path / f"labels{suffix}"
+    if suffix == ".csv":
+        path.write_text(f"label,prob_cat,prob_dog\ncat,0.9,0.1\n{document},0.2,0.8\n")
+    else:
+        lines = [{"label": label, "probs": {"cat": 0.9, "dog": 0.1}} for label in ("cat", document)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(InputError, match=r"label 'word .* has more than 10,000 characters; give a class") as error:
+        Predictions.load(path)
+    assert len(str(error.value)) < 400

@@ -23,7 +23,7 @@ from distilcal.errors import InputError
 from distilcal.io.answers import is_answer, read_answers
 from distilcal.io.atomic import atomic_write, check_format, check_input, open_npz
 from distilcal.io.tables import Place, Table, import_pyarrow, stream_records, stream_table, write_csv
-from distilcal.predictions import ROW_SUM_TOLERANCE, Predictions, text_array
+from distilcal.predictions import LONGEST_ID, ROW_SUM_TOLERANCE, Predictions, text_array
 
 Unit = Literal["logits", "probs"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -370,7 +370,7 @@ def _add_columns(table: Table, layout: _Layout, parts: _Parts) -> None:
         parts.scores.append(np.column_stack([table.numbers("confidence"), outcomes]))
         return
     if "label" in layout.keys:  # as text: a label that is a number may be the name of a class
-        parts.labels.append(table.text_array("label"))
+        parts.labels.append(_labels(table))
     parts.scores.append(np.column_stack([table.numbers(name) for name in layout.scores]))
     if layout.votes:
         parts.votes.append(np.column_stack([table.numbers(name) for name in layout.votes]))
@@ -384,6 +384,16 @@ def _ids(table: Table) -> NDArray[np.str_]:
         return text_array(values, "id")
     except InputError as error:
         raise InputError(error.problem, remedy=error.remedy, **table.place(error.row or 0)) from None
+
+
+def _labels(table: Table) -> NDArray[np.str_]:
+    """Return the labels as strings; one of many characters is refused, for an array of strings is as wide as its longest."""
+    for row, label in enumerate(table.values("label")):
+        if isinstance(label, str | bytes) and len(label) > LONGEST_ID:
+            raise InputError(
+                f"label {label!r:.80} has more than {LONGEST_ID:,} characters", remedy="give a class", **table.place(row)
+            )
+    return table.text_array("label")
 
 
 # ---- one key for all classes: .jsonl -----------------------------------------------------------------------------------
@@ -455,7 +465,7 @@ def _record_labels(table: Table, parts: _Parts) -> NDArray[np.str_]:
         parts.label_type = parts.label_type or type(label)
         if type(label) is not parts.label_type:
             raise InputError("labels are partly names and partly numbers", remedy="use one form", **table.place(row))
-    return table.text_array("label")
+    return _labels(table)
 
 
 def _record_matrix(table: Table, key: str, classes: Sequence[str], width: int | None) -> NDArray[np.float64]:
