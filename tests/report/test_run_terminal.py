@@ -62,3 +62,5 @@ def test_piped_output_is_as_wide_as_columns_say(monkeypatch):
     assert build_console().width == 80
     monkeypatch.setenv("COLUMNS", "0")  # a width that is not known
     assert build_console().width == 150
+    monkeypatch.setenv("COLUMNS", "1")  # no table would have numbers
+    assert build_console().width == 72

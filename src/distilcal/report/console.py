@@ -15,6 +15,7 @@ from rich.text import Text
 from distilcal.report.formatting import printable
 
 PIPED_WIDTH = 150  # piped output has no width of its own: wide enough for the definitions
+NARROWEST = 72  # in less, tables would cut their numbers off; a terminal that is narrower wraps the lines
 PROSE_WIDTH = 110  # prose is hard to read in longer lines
 
 
@@ -48,7 +49,7 @@ def build_console(file: TextIO | None = None) -> Console:
     -------
     rich.console.Console
     """
-    width = shutil.get_terminal_size((PIPED_WIDTH, 0)).columns  # rich would print nothing where COLUMNS is 0
+    width = max(shutil.get_terminal_size((PIPED_WIDTH, 0)).columns, NARROWEST)  # rich would print nothing where COLUMNS is 0
     if file is None:
         return ReportConsole(highlight=False, width=width)
     return ReportConsole(highlight=False, width=width, file=file, force_jupyter=False)  # a notebook would show it at once
