@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import warnings
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -141,3 +141,11 @@ def test_everything_is_printed_through_what_cleans():
             assert "click.echo(" not in text, path
         if path != root / "report" / "console.py":
             assert not re.search(r"\bConsole\((?!\)\.is_jupyter|width)", text), path
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_json_keeps_the_value_where_standard_output_lacks_its_characters(monkeypatch, encoding):
+    output = TextIOWrapper(BytesIO(), encoding=encoding, errors="replace")
+    monkeypatch.setattr("sys.stdout", output)
+    echo_json({"é": 1, "ł": HOSTILE, "\x7f": 2})
+    assert json.loads(output.buffer.getvalue().decode(encoding)) == {"é": 1, "ł": HOSTILE, "\x7f": 2}

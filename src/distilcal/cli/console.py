@@ -50,8 +50,16 @@ def echo_json(value: Any) -> None:
     value : object
         Anything JSON can represent.
     """
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-    click.echo(STEERING.sub(lambda match: f"\\u{ord(match.group()):04x}", text))
+    text = _escaped(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # standard output would have "?" in place of what it lacks
+        text = _escaped(json.dumps(value, indent=2, allow_nan=False))
+    click.echo(text)
+
+
+def _escaped(text: str) -> str:
+    return STEERING.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 class ConsoleHandler(logging.Handler):
