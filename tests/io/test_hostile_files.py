@@ -253,3 +253,15 @@ def test_a_document_in_place_of_a_label_is_refused_before_all_labels_are_as_wide
     with pytest.raises(InputError, match=r"label 'word .* has more than 10,000 characters; give a class") as error:
         Predictions.load(path)
     assert len(str(error.value)) < 400
+
+
+def test_class_names_of_an_npz_that_are_bytes_are_utf8_or_refused(tmp_path):
+    path = tmp_path / "bytes.npz"
+    for encoding in ("utf-8", "latin-1"):
+        names = np.array(["é".encode(encoding), b"b"])
+        np.savez(path, logits=np.zeros((2, 2)), labels=names, classes=names)
+        if encoding == "utf-8":
+            assert Predictions.load(path).classes == ("é", "b")
+            continue
+        with pytest.raises(InputError, match=r"bytes.npz: class name b'.xe9' is not UTF-8"):
+            Predictions.load(path)

@@ -241,7 +241,7 @@ def _read_npz(path: Path, unit: Unit | None, tolerance: float) -> Predictions:
         scores, labels = arrays[unit], arrays.get("labels")
         named: dict[str, Any] = {key: arrays[key] for key in ("ids", "label_probs") if key in arrays}
         if "classes" in arrays:
-            named["classes"] = tuple(np.atleast_1d(arrays["classes"]).astype(str).tolist())
+            named["classes"] = tuple(np.atleast_1d(arrays["classes"]).tolist())
         if "name" in arrays and arrays["name"].ndim == 0:
             named["name"] = str(arrays["name"])
     return _build(unit, scores, labels, tolerance, **named)
