@@ -265,3 +265,10 @@ def test_class_names_of_an_npz_that_are_bytes_are_utf8_or_refused(tmp_path):
             continue
         with pytest.raises(InputError, match=r"bytes.npz: class name b'.xe9' is not UTF-8"):
             Predictions.load(path)
+
+
+def test_a_number_that_is_too_large_is_found_by_its_line(tmp_path):
+    path = tmp_path / "large.jsonl"
+    path.write_text('{"label": 0, "logits": [1, 2]}\n{"label": 0, "logits": [1, -1' + "0" * 400 + "]}\n")
+    with pytest.raises(InputError, match=r"large.jsonl, line 2: a number under 'logits' is too large"):
+        Predictions.load(path)

@@ -10,6 +10,7 @@ language model's answers are read by ``distilcal.io.answers``.
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -483,7 +484,10 @@ def _record_matrix(table: Table, key: str, classes: Sequence[str], width: int | 
     try:
         return np.array(rows, dtype=np.float64)
     except OverflowError:
-        raise InputError(f"a number under {key!r} is too large", remedy="give numbers that fit into 64 bits") from None
+        row = next(i for i, numbers in enumerate(rows) if any(abs(number) > sys.float_info.max for number in numbers))
+        raise InputError(
+            f"a number under {key!r} is too large", remedy="give numbers that fit into 64 bits", **table.place(row)
+        ) from None
 
 
 def _in_class_order(value: Any, classes: Sequence[str], place: Place) -> list[Any]:
