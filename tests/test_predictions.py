@@ -370,3 +370,10 @@ def test_class_names_that_look_the_same_are_told_apart():
     composed, apart = (Predictions([[1.0, 0.0]], classes=[name, "b"], name="dev") for name in ("\u00e9", "e\u0301"))
     with pytest.raises(InputError, match=r"look the same: 'e\\u0301', not '\\xe9'; .* in one form of Unicode"):
         join(composed, apart)
+
+
+def test_a_nul_inside_an_id_is_refused_in_arrays_too():
+    assert Predictions(np.zeros((2, 2)), ids=np.array(["x", "long"])).ids.tolist() == ["x", "long"]
+    for ids in (["a\0b", "c"], np.array(["a\0b", "c"]), np.array(["a\0b", "c"], dtype=object)):
+        with pytest.raises(InputError, match="row 0 .*: id 'a.x00b' holds a NUL character"):
+            Predictions(np.zeros((2, 2)), ids=ids)

@@ -975,8 +975,10 @@ def text_array(values: ArrayLike, what: str) -> NDArray[np.str_]:
     if array.ndim != 1 or array.dtype.kind not in "USO":
         return array.astype(str)
     if array.dtype.kind == "U" and array.dtype.itemsize <= 4 * LONGEST_ID:
-        codes = np.ascontiguousarray(array).view(np.uint32)
-        if not ((codes >= 0xD800) & (codes < 0xE000)).any():
+        codes = np.ascontiguousarray(array).view(np.uint32).reshape(-1, max(array.dtype.itemsize // 4, 1))
+        is_half = (codes >= 0xD800) & (codes < 0xE000)
+        is_nul_inside = (codes[:, :-1] == 0) & (codes[:, 1:] != 0)  # those at the end fill up shorter strings
+        if not is_half.any() and not is_nul_inside.any():
             return array
     texts = [value if type(value) is str else _text(value, what, row) for row, value in enumerate(array.tolist())]
     joined = "".join(texts)
