@@ -377,3 +377,14 @@ def test_a_nul_inside_an_id_is_refused_in_arrays_too():
     for ids in (["a\0b", "c"], np.array(["a\0b", "c"]), np.array(["a\0b", "c"], dtype=object)):
         with pytest.raises(InputError, match="row 0 .*: id 'a.x00b' holds a NUL character"):
             Predictions(np.zeros((2, 2)), ids=ids)
+
+
+def test_the_cross_entropy_of_votes_does_not_depend_on_offsets_or_on_the_label():
+    logits = np.array([[2.0, 1.0, -40.0], [0.5, 0.25, 0.0]])
+    votes = np.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]])
+    expected = -(votes * np.log(Predictions(logits).probs)).sum(axis=1)
+    for shift in (0.0, 2.0**40):
+        p = Predictions(logits + shift, [0, 1], label_probs=votes)
+        np.testing.assert_allclose(p.row_vote_nll, expected, rtol=1e-12)
+    logits[0, 2] = -1e30  # a class that was ruled out, and is the label all the same
+    np.testing.assert_allclose(Predictions(logits, [2, 1], label_probs=votes).row_vote_nll, expected, rtol=1e-12)

@@ -320,8 +320,9 @@ class Predictions:
         if self.label_probs is None:
             return None
         if self.given_probs is None:
-            normaliser = self._softmax.nll + self.logits[np.arange(len(self)), self.labels]  # log Σ exp z
-            nll: FloatArray = normaliser - np.einsum("nk,nk->n", self.label_probs, self.logits)
+            # From the largest logit down: a common offset, or a label whose logit is far below, would swallow the digits.
+            below = self.logits.astype(np.float64) - self.logits.max(axis=1, keepdims=True)
+            nll: FloatArray = -np.log(self.confidence) - np.einsum("nk,nk->n", self.label_probs, below)
             return nll
         from scipy.special import xlogy
 
