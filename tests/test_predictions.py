@@ -388,3 +388,9 @@ def test_the_cross_entropy_of_votes_does_not_depend_on_offsets_or_on_the_label()
         np.testing.assert_allclose(p.row_vote_nll, expected, rtol=1e-12)
     logits[0, 2] = -1e30  # a class that was ruled out, and is the label all the same
     np.testing.assert_allclose(Predictions(logits, [2, 1], label_probs=votes).row_vote_nll, expected, rtol=1e-12)
+
+
+def test_ids_that_are_nan_are_refused_in_arrays_of_numbers_too():
+    assert Predictions(np.zeros((2, 2)), ids=np.array([1.5, 2.0])).ids.tolist() == ["1.5", "2.0"]
+    with pytest.raises(InputError, match="row 1 .*: id nan is a missing value; give it a name, or drop it"):
+        Predictions(np.zeros((2, 2)), ids=np.array([1.5, np.nan]))

@@ -46,6 +46,7 @@ class Predictions:
         ``label_probs``, are matched with ``classes`` by name, or name the classes themselves.
     labels : array of int or str, shape (N,), optional
         Class indices, or class names when ``classes`` is given. The label of a row with -1, None or an empty name is unknown.
+        True and False are names where the classes are called so, else 1 and 0.
         Without labels, they are the most probable classes of ``label_probs`` if those are given, and unknown otherwise.
         Everything that measures or fits refuses rows whose label is unknown.
     ids : array of str, shape (N,), optional
@@ -973,6 +974,8 @@ def text_array(values: ArrayLike, what: str) -> NDArray[np.str_]:
     distilcal.errors.InputError: row 1 (counting from 0): id 'b\\x00' holds a NUL character; rename it
     """
     array = unmasked_array(values if isinstance(values, np.ndarray) else np.array(values, dtype=object), f"{what}s")
+    if array.ndim == 1 and array.dtype.kind == "f" and np.isnan(array).any():
+        array = array.astype(object)  # to be refused as in a list
     if array.ndim != 1 or array.dtype.kind not in "USO":
         return array.astype(str)
     if array.dtype.kind == "U" and array.dtype.itemsize <= 4 * LONGEST_ID:
@@ -1000,7 +1003,7 @@ def _is_missing(value: object) -> bool:
 def _text(value: object, what: str, row: int | None = None) -> str:
     """Return a name as text; bytes in another encoding are refused, for different ones would become the same text."""
     if _is_missing(value):  # "None" and "nan" may be names of others
-        raise InputError(f"{what} {value} is a missing value", row=row, remedy="give every row and class a name of its own")
+        raise InputError(f"{what} {value} is a missing value", row=row, remedy="give it a name, or drop it")
     if not isinstance(value, bytes):
         return str(value)
     try:
