@@ -117,6 +117,19 @@ def test_handlers_are_restored_and_a_second_signal_does_not_interrupt_the_closin
     assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 
+def test_signals_that_come_together_are_one_without_a_complaint_of_python(capfd):
+    both = {signal.SIGTERM, signal.SIGHUP}
+    with pytest.raises(StoppedBySignal), stop_on_signals():
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)
+        for number in both:
+            os.kill(os.getpid(), number)
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, both)  # now both are there before Python handles the first
+        finally:
+            time.sleep(0.01)
+    assert capfd.readouterr().err == ""
+
+
 def test_other_threads_are_left_alone():
     entered = []
 

@@ -39,9 +39,12 @@ def stop_on_signals() -> Iterator[None]:
     previous = {number: signal.getsignal(number) for number in STOPPING}
     handled = [number for number, handler in previous.items() if handler == signal.SIG_DFL]
 
+    def ignore(number: int, frame: FrameType | None) -> None:
+        """Do nothing. Python complains, with a traceback, of a signal that came with the first if it finds SIG_IGN for it."""
+
     def stop(number: int, frame: FrameType | None) -> None:
         for each in handled:
-            signal.signal(each, signal.SIG_IGN)  # a second one does not interrupt the closing
+            signal.signal(each, ignore)  # a second one does not interrupt the closing
         raise StoppedBySignal(number)
 
     for number in handled:
