@@ -13,7 +13,7 @@ from small import SMALL, vectors
 from distilcal.calibrate import FITS, cross_fitted
 from distilcal.config.schema import TrainSettings
 from distilcal.export import as_student, load_student
-from distilcal.inference.onnx import BATCH, load_onnx
+from distilcal.inference.onnx import load_onnx
 from distilcal.models import build_classifier
 from distilcal.predictions import Predictions
 from distilcal.training import fit, predict
@@ -37,13 +37,12 @@ def calibrated(classifier, method):
 
 
 def logits_of_file(path, data):
-    """Predictions from logits inside the graph, in batches as `load_onnx` has them, which decide the ranges of activations."""
+    """Predictions from logits inside the graph, one vector at a time as `load_onnx` has them, which decides the ranges."""
     model = onnx.load(path)
     if "logits" not in [output.name for output in model.graph.output]:
         model.graph.output.append(onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, None))
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    batches = np.split(data.inputs.values, range(BATCH, len(data), BATCH))
-    logits = np.concatenate([session.run(["logits"], {"vectors": batch})[0] for batch in batches])
+    logits = np.concatenate([session.run(["logits"], {"vectors": row[None]})[0] for row in data.inputs.values])
     return Predictions.from_logits(logits, data.labels, ids=data.ids, classes=data.classes, name="dev")
 
 
@@ -58,6 +57,14 @@ def test_the_calibrator_is_fitted_to_the_logits_that_it_is_applied_to(classifier
     expected = cross_fitted(dev, FITS[method], seed=0)
     np.testing.assert_allclose(loaded.dev.confidence, expected.confidence, atol=1e-4)
     assert (loaded.dev.correct == expected.correct).all()
+
+
+def test_the_answer_to_a_vector_does_not_depend_on_those_beside_it(classifier, tmp_path):
+    calibrated(classifier, "temperature").export_onnx(tmp_path / "student.onnx", int8=True, dev=DEV, test=TEST, max_drop=100)
+    student, rows = load_onnx(tmp_path / "student.onnx"), TEST.inputs.values[:20]
+    alone = np.concatenate([student.predict_proba(row[None]) for row in rows])
+    beside_a_large_one = student.predict_proba(np.concatenate([rows, np.full_like(rows[:1], 1e6)]))[:-1]
+    np.testing.assert_array_equal(beside_a_large_one, alone)
 
 
 @pytest.mark.parametrize("method", ["vector", "matrix"])

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilcal.calibrate import Calibrator, calibrator_from_json
-from distilcal.data.dataset import Choices, Dataset, Images, Texts
+from distilcal.data.dataset import Choices, Dataset, Images, Texts, Vectors
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.inference.onnx_description import (
     METADATA,
@@ -143,6 +143,8 @@ class OnnxBackend:
             order, batch = np.argsort(-tokens.lengths, kind="stable"), TEXT_BATCH
         else:
             order, batch = np.arange(len(data)), BATCH
+            if self.description.quantised and isinstance(inputs, Vectors):
+                batch = 1  # 8 bits span the range of a pass: beside one large vector, all others would be rounded to nothing
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
             if isinstance(inputs, (Texts, Choices)):
