@@ -13,6 +13,7 @@ from distilcal.calibrate import (
     FITS,
     FitReport,
     Temperature,
+    calibrator_from_json,
     cross_fitted,
     fit_dirichlet,
     fit_histogram,
@@ -387,6 +388,13 @@ def test_foreign_and_damaged_calibrators_are_refused(tmp_path):
         bad.write_text("x")
         with pytest.raises(InputError):
             load_calibrator(bad)
+
+
+@pytest.mark.parametrize("change", [{"starts": []}, {"knots": [[0.5]]}, {"values": -1}, {"values": [float("nan")]}])
+def test_a_calibrator_whose_numbers_are_not_those_of_its_classes_is_refused(change):
+    """Also where it is not a file, as in an .onnx: it would fail at the first example."""
+    with pytest.raises(InputError, match="not those of its classes"):
+        calibrator_from_json({**FITS["isotonic"](make()).to_json(), **change})
 
 
 def test_every_kind_can_be_loaded():

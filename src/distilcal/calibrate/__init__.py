@@ -172,9 +172,14 @@ def calibrator_from_json(content: dict[str, Any]) -> Calibrator:
     True
     """
     try:
-        return _build_calibrator(*_split_json(content))
+        calibrator = _build_calibrator(*_split_json(content))
     except (KeyError, TypeError, AttributeError, ValueError):
         raise InputError("this is not a calibrator", remedy="give what Calibrator.to_json returned") from None
+    if not _fits_its_classes(calibrator):
+        raise InputError(
+            "its numbers are not finite, or not those of its classes", remedy="give what Calibrator.to_json returned"
+        )
+    return calibrator
 
 
 def _fits_its_classes(calibrator: Calibrator) -> bool:
