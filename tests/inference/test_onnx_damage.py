@@ -56,6 +56,13 @@ def test_a_file_of_an_earlier_version_has_no_digest_and_is_read(tmp_path):
     assert load_onnx(path).predict(["good"]) == ["pos"]
 
 
+def test_without_a_digest_a_description_that_is_no_text_is_refused(tmp_path):
+    path = write_word_student(tmp_path / "old.onnx", has_digest=False)
+    path.write_bytes(path.read_bytes()[:-LENGTH].replace(b'"classes"', b'"cl\xffsses"'))
+    with pytest.raises(InputError, match="old.onnx: the file is damaged: .*export it again"):
+        load_onnx(path)
+
+
 def test_the_commands_say_so_in_one_line(student, tmp_path):
     content = bytearray(student.read_bytes())
     content[len(content) // 2] ^= 1

@@ -67,7 +67,7 @@ def load_onnx(path: str | Path, *, threads: int = 0) -> Student:
     check_input(path, "give an .onnx that distilcal exported")
     has_digest = check_digest(path)
     session = _open_session(path, threads)
-    metadata = session.get_modelmeta().custom_metadata_map
+    metadata = _read_metadata(session, path)
     if METADATA not in metadata:
         raise InputError(
             "this .onnx was not exported by distilcal: it does not say what its inputs and classes are",
@@ -278,6 +278,16 @@ def _open_session(path: Path, threads: int) -> Any:
         raise _unreadable(path, "the file is damaged or no ONNX model", error) from None
     except (errors.Fail, errors.NotImplemented, errors.InvalidArgument, errors.RuntimeException) as error:
         raise _unreadable(path, "onnxruntime cannot run it", error) from None
+    except UnicodeDecodeError as error:  # damaged names, in the middle of a message of onnxruntime
+        raise _unreadable(path, "the file is damaged", error) from None
+
+
+def _read_metadata(session: Any, path: Path) -> dict[str, str]:
+    try:
+        metadata: dict[str, str] = session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError as error:  # files of earlier versions have no digest that would have told
+        raise _unreadable(path, "the file is damaged", error) from None
+    return metadata
 
 
 def _unreadable(path: Path, problem: str, error: Exception) -> InputError:
