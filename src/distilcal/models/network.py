@@ -272,7 +272,7 @@ def weights_digest(network: nn.Module) -> str:
     for name, value in sorted(network.state_dict().items()):
         if isinstance(value, Tensor):
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())  # no copy
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)  # no copy
     return digest.hexdigest()
 
 
