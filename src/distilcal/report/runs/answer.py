@@ -8,7 +8,7 @@ What counts is the main model as it is used, after its calibration:
 - It is *used* if it is better, in NLL or accuracy and worse in neither, than each rival that costs no more: the same network
   trained alone, the baseline, and a teacher that is not larger and whose median time is not longer by `TIME_MARGIN`. *Better*
   is decided by `distilcal.metrics.is_significant`, on the same rows and after correction. Against the control of a recipe's
-  endpoints, these decide: better in one of them and worse in none.
+  endpoints, these decide in place of test.
 - Where a rival is better, it is used instead; where nothing is decided, or each is better in one of them, either will do.
 - It is not used if it is not measurably better than a constant that always predicts the most frequent class.
 - Another domain is left out if its confidence is too high there by `MOST_OVERCONFIDENCE` or if a rival is better there.
@@ -53,8 +53,8 @@ class Rival:
     comparison : Comparison
         The main model (``b``) against it (``a``) on test.
     endpoints : sequence of mapping
-        What the recipe's endpoints found, if it is their control: a mapping with ``metric`` and ``better`` for each. They were
-        fixed beforehand, so they decide.
+        What the recipe's endpoints found, if it is their control: a mapping with ``metric`` and ``better`` for each of those
+        that decide. They were fixed beforehand, so they do in place of test.
     """
 
     model: RunModel
@@ -208,7 +208,7 @@ def _rivals(summary: RunSummary, comparisons: Sequence[Comparison], cheap_teache
     for model, description in found:
         comparison = None if model is None else _comparison_with(comparisons, model.title)
         if model is not None and comparison is not None:
-            deciding = endpoints["results"] if model.stage == endpoints["against"] else ()
+            deciding = _deciding_endpoints(endpoints["results"]) if model.stage == endpoints["against"] else ()
             rivals.append(Rival(model, description, comparison, deciding))
     return rivals
 
@@ -291,6 +291,11 @@ def _winner(rival: Rival) -> str:
     if rival.endpoints:
         return _side({{True: "better", False: "worse", None: ""}[endpoint["better"]] for endpoint in rival.endpoints})
     return _better(rival.comparison)
+
+
+def _deciding_endpoints(results: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """NLL and accuracy, as on test; where they are no endpoints, all that there are."""
+    return [endpoint for endpoint in results if endpoint["metric"] in DECIDING] or results
 
 
 def _better(comparison: Comparison) -> str:
