@@ -1,6 +1,6 @@
 """The demo with several seeds: means of every model in every domain, and the endpoints with their intervals.
 
-    DISTILCAL_DATA=demo/data python benchmarks/demo_seeds.py --seeds 0 1 2 3 4 --out demo/seeds --store demo/store
+    DISTILCAL_DATA=demo/data python benchmarks/demo_seeds.py --seeds 0 1 2 3 4 5 6 --out demo/seeds --store demo/store
 
 A seed draws the labelled, unlabelled and test examples and starts the networks. What is finished is not computed again, so the
 command can be stopped and repeated, or started for different seeds at the same time.
@@ -65,7 +65,7 @@ def endpoint_line(endpoint: Endpoint) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(7)))
     parser.add_argument("--out", type=Path, default=Path("demo/seeds"))
     parser.add_argument("--store", type=Path, default=Path("demo/store"))
     options = parser.parse_args()
