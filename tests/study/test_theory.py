@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from distilcal.study.schema import TheoremSettings
@@ -28,3 +30,9 @@ def test_theorem_2_is_exact_at_temperature_1_for_every_teacher_and_not_beyond():
         if name == "optimum of cross-entropy" or alpha == 1.0:
             assert hot == pytest.approx(teacher, abs=1e-6)
     assert max(abs(row[-1]) for row in rows if row[0] == "any direction, logits × 4") > 0.01
+
+
+def test_theorem_2_needs_a_constant_feature():
+    text = theorem(TheoremSettings(name="theorem2"))["text"]
+    [gap] = re.findall(r"without it, students of the optimum have a gap of up to ([\d.]+) there", text)
+    assert float(gap) > 0.01

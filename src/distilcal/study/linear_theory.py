@@ -2,7 +2,8 @@
 
 The student w minimises ``(1 - α)·BCE(y, σ(Xw)) + α·T²·BCE(σ(X w_t/T), σ(Xw/T))``, sums over rows, where BCE takes
 probabilities as targets. With σ(z) ≈ ½ + z/4 the optimum has a closed form in which T cancels (Theorem 1); `exact_student`
-finds the optimum itself. A teacher whose probabilities sum to the number of positives hands that on (Theorem 2).
+finds the optimum itself. At T = 1 and with a constant feature, a teacher whose probabilities sum to the number of positives
+hands that on (Theorem 2).
 """
 
 from __future__ import annotations
