@@ -271,6 +271,15 @@ def test_masked_values_are_refused_and_not_replaced_by_what_the_mask_hides(part)
     assert error.value.row == 1
 
 
+def test_tensors_with_a_gradient_and_in_bfloat16_are_read():
+    torch = pytest.importorskip("torch")
+    logits = torch.tensor([[1.0, -1.0], [0.5, 0.25]], requires_grad=True)
+    for given in (logits, logits.bfloat16()):
+        predictions = Predictions.from_logits(given, torch.tensor([0, 1]))
+        assert predictions.logits.tolist() == logits.tolist()
+        assert predictions.labels.tolist() == [0, 1]
+
+
 def test_masked_confidences_outcomes_and_arrays_of_metrics_are_refused():
     hidden = np.ma.array([0.9, 0.8], mask=[False, True])
     for confidence, correct in ((hidden, [1, 0]), ([0.9, 0.8], np.ma.array([1, 0], mask=[True, False]))):

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from distilcal.arguments import checked
 from distilcal.errors import InputError, list_names
 from distilcal.softmax import FloatArray as FloatArray
 from distilcal.softmax import IntArray as IntArray
@@ -147,6 +148,7 @@ class Predictions:
         return cls(_number_matrix(logits, "logits"), cast(Any, labels), **names)
 
     @classmethod
+    @checked
     def from_probs(
         cls, probs: ArrayLike, labels: ArrayLike | None = None, *, tolerance: float = ROW_SUM_TOLERANCE, **names: Any
     ) -> Predictions:
@@ -386,10 +388,18 @@ class Predictions:
         indices = np.asarray(rows)
         if not indices.size:
             raise InputError("no rows are selected", remedy="select at least one")
+        if indices.ndim != 1 or indices.dtype.kind not in "USObiu":
+            raise InputError(
+                f"rows of type {indices.dtype} and shape {indices.shape}", remedy="give a list of indices, a mask, or ids"
+            )
         if indices.dtype.kind in "USO":
-            indices = self.rows_of(indices.astype(str))
+            indices = self.rows_of(text_array(indices, "id"))
         if indices.dtype == bool and len(indices) != len(self):
             raise InputError(f"the mask has {len(indices)} rows, the predictions {len(self)}")
+        if indices.dtype != bool and not (-len(self) <= int(indices.min()) and int(indices.max()) < len(self)):
+            raise InputError(
+                f"rows from {indices.min()} to {indices.max()} are selected", remedy=f"there are rows 0 to {len(self) - 1}"
+            )
         return replace(
             self,
             logits=self.logits[indices],
@@ -419,11 +429,15 @@ class Predictions:
         """
         if self.ids is None:
             raise InputError(f"{self.name!r} has no ids", remedy="add an id column")
-        rows, missing = find_rows(self.ids, ids)
+        wanted = text_array(ids, "id")
+        if wanted.ndim != 1:
+            raise InputError(f"ids of shape {wanted.shape}", remedy="give a list of ids")
+        rows, missing = find_rows(self.ids, wanted)
         if len(missing):
             raise InputError(f"{self.name!r} has no row with id {str(missing[0])!r}", remedy="check the id columns")
         return rows
 
+    @checked
     def split(self, fraction: float, *, seed: int, stratified: bool = True) -> tuple[Predictions, Predictions]:
         """Divide the rows at random in two parts.
 
@@ -474,7 +488,7 @@ class Predictions:
         InputError
             If the names are not those of the predictions.
         """
-        classes = tuple(str(name) for name in classes)
+        classes = _name_tuple(classes)
         if classes == self.classes:
             return self
         if sorted(classes) != sorted(self.classes):
@@ -553,6 +567,7 @@ def find_rows(
     return rows, requested[ids[rows] != requested]
 
 
+@checked
 def join(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
     """Return the rows that two sets share.
 
@@ -620,6 +635,7 @@ def _check_same_labels(a: Predictions, b: Predictions) -> None:
         )
 
 
+@checked
 def ensemble(members: Sequence[Predictions], name: str = "ensemble") -> Predictions:
     """Return the mean of the probabilities of several models.
 
@@ -721,7 +737,7 @@ def unmasked_array(values: ArrayLike, what: str) -> NDArray[Any]:
     Parameters
     ----------
     values : array-like
-        The values.
+        The values; also a tensor of torch.
     what : str
         What they are, for messages.
 
@@ -740,6 +756,10 @@ def unmasked_array(values: ArrayLike, what: str) -> NDArray[Any]:
     Traceback (most recent call last):
     distilcal.errors.InputError: row 1 (counting from 0): some labels are masked; fill them or drop these rows
     """
+    tensor: Any = values
+    if hasattr(tensor, "detach"):  # of torch: it may need a gradient or lie on a GPU, and NumPy has no bfloat16
+        tensor = tensor.detach().cpu()
+        values = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
     if np.ma.is_masked(values):
         hidden = np.atleast_1d(np.ma.getmaskarray(cast(Any, values)))
         row = _first(hidden.reshape(len(hidden), -1).any(axis=1))
@@ -842,11 +862,17 @@ def check_class_names(names: Sequence[str]) -> None:
             raise InputError(f"invalid class name {name!r:.80}", remedy="give every class a name in readable text")
 
 
-def _class_names(names: Sequence[str] | None, k: int) -> tuple[str, ...]:
-    if isinstance(names, str | set | frozenset | Mapping):  # letters, or names in no order, or the keys in place of the names
+def _name_tuple(names: Sequence[str]) -> tuple[str, ...]:
+    """Class names in their order; refuses letters of a text, names in no order, and the keys in place of the names."""
+    if isinstance(names, str | bytes | set | frozenset | Mapping) or not hasattr(names, "__len__") or np.ndim(names) == 0:
         kind = "text" if isinstance(names, str) else type(names).__name__
         raise InputError(f"the {kind} {names!r:.80} for class names", remedy="give a list of names")
-    classes = tuple(_text(name, "class name") for name in (range(k) if names is None or not len(names) else names))
+    return tuple(_text(name, "class name") for name in names)
+
+
+def _class_names(names: Sequence[str] | None, k: int) -> tuple[str, ...]:
+    classes = () if names is None else _name_tuple(names)
+    classes = classes or tuple(str(number) for number in range(k))
     if len(classes) != k:
         raise InputError(f"{len(classes)} class names for {k} columns", remedy="give one name per column")
     check_class_names(classes)
@@ -1004,6 +1030,8 @@ def _text(value: object, what: str, row: int | None = None) -> str:
     """Return a name as text; bytes in another encoding are refused, for different ones would become the same text."""
     if _is_missing(value):  # "None" and "nan" may be names of others
         raise InputError(f"{what} {value} is a missing value", row=row, remedy="give it a name, or drop it")
+    if isinstance(value, list | tuple | set | dict | np.ndarray):
+        raise InputError(f"{what} {value!s:.40} is a {type(value).__name__}", row=row, remedy="give one text each")
     if not isinstance(value, bytes):
         return str(value)
     try:

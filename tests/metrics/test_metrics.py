@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import make, make_tied
 
-from distilcal import InputError, Predictions
+from distilcal import InputError, Predictions, evaluate
 from distilcal.metrics import (
     ALL_METRICS,
     CALIBRATION_ERRORS,
@@ -402,3 +402,11 @@ def test_unknown_variants_and_bins_are_refused():
 def test_a_threshold_that_is_no_probability_is_refused(threshold, variant):
     with pytest.raises(InputError, match="threshold .* is not between 0 and 1"):
         tace([[0.9, 0.1], [0.2, 0.8]], [0, 0], threshold=threshold, variant=variant)
+
+
+def test_tace_of_nothing_is_no_value():
+    p = Predictions.from_logits(np.zeros((7, 150)), np.arange(7))  # no probability reaches 0.01
+    assert np.isnan(tace(p.probs, p.labels))
+    value = evaluate(p, ["tace"], 5)["tace"]
+    assert np.isnan([value.value, value.low, value.high]).all()
+    assert not value.beyond_chance

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from distilcal.arguments import checked
 from distilcal.calibrate.affine import Dirichlet, Matrix, Vector, fit_dirichlet, fit_matrix, fit_vector, odir_objective
 from distilcal.calibrate.base import FORMAT, Calibrator, FitReport, assign_folds, content_digest
 from distilcal.calibrate.binned import Histogram, Isotonic, fit_histogram, fit_isotonic
@@ -55,6 +56,7 @@ FITS: dict[str, Callable[..., Calibrator]] = {
 CALIBRATORS: dict[str, type[Calibrator]] = {c.kind: c for c in (Temperature, Vector, Matrix, Dirichlet, Isotonic, Histogram)}
 
 
+@checked
 def cross_fitted(
     predictions: Predictions, fit: Callable[[Predictions], Calibrator] = fit_temperature, *, folds: int = 5, seed: int = 0
 ) -> Predictions:
@@ -94,6 +96,7 @@ def cross_fitted(
     return predictions.with_probs(probs)
 
 
+@checked
 def load_calibrator(path: str | Path) -> Calibrator:
     """Load what ``Calibrator.save`` wrote; nothing is unpickled.
 
@@ -136,12 +139,11 @@ def load_calibrator(path: str | Path) -> Calibrator:
         calibrator = _build_calibrator(head, numbers)
     except FileNotFoundError:
         raise InputError("there is no such file", source=str(path)) from None
-    except InputError:
+    except InputError as error:
+        error.source = error.source or str(path)
         raise
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):  # ValueError: not JSON, not UTF-8, no number
         raise InputError("this is not a saved calibrator", source=str(path), remedy="give what Calibrator.save wrote") from None
-    if isinstance(calibrator, Temperature) and (np.ndim(calibrator.value) or not 0 < calibrator.value < np.inf):
-        raise InputError(f"temperature {calibrator.value} is not positive", source=str(path), remedy="fit it again")
     if not _fits_its_classes(calibrator):
         raise InputError("its numbers are not finite, or not those of its classes", source=str(path), remedy="fit it again")
     return calibrator
@@ -173,7 +175,9 @@ def calibrator_from_json(content: dict[str, Any]) -> Calibrator:
     """
     try:
         calibrator = _build_calibrator(*_split_json(content))
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except InputError:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError):
         raise InputError("this is not a calibrator", remedy="give what Calibrator.to_json returned") from None
     if not _fits_its_classes(calibrator):
         raise InputError(

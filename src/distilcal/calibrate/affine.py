@@ -8,6 +8,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
+from distilcal.arguments import checked
 from distilcal.calibrate.base import Calibrator, FitReport, assign_folds, check_fit, log_softmax, mean_nll
 from distilcal.errors import InputError
 from distilcal.predictions import FloatArray, IntArray, Predictions
@@ -82,6 +83,7 @@ class Dirichlet(Calibrator):
         return predictions.with_log_probs(log_softmax(_finite_log_probs(predictions) @ self.weight.T + self.bias))
 
 
+@checked
 def fit_vector(predictions: Predictions) -> Vector:
     """Fit vector scaling: the scale and bias of each class's logit that minimise NLL.
 
@@ -122,6 +124,7 @@ def fit_vector(predictions: Predictions) -> Vector:
     return Vector(classes=predictions.classes, weight=x[:k], bias=x[k:] - x[k:].mean(), fit=report)
 
 
+@checked
 def fit_matrix(predictions: Predictions) -> Matrix:
     """Fit matrix scaling: the affine map of the logits that minimises NLL, without penalty.
 
@@ -154,6 +157,7 @@ def fit_matrix(predictions: Predictions) -> Matrix:
     return Matrix(classes=predictions.classes, weight=weight, bias=bias, fit=report)
 
 
+@checked
 def fit_dirichlet(
     predictions: Predictions,
     *,

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from distilcal.arguments import checked
 from distilcal.calibrate.base import NO_FIT, Calibrator, check_fit, with_report
 from distilcal.metrics.rows import width_edges
 from distilcal.predictions import FloatArray, IntArray, Predictions
@@ -56,6 +57,7 @@ class Histogram(Calibrator):
         return _map_classes(predictions, lambda k, probs: self.values[k][_bin_of(probs, bins)])
 
 
+@checked
 def fit_isotonic(predictions: Predictions) -> Isotonic:
     """Fit one isotonic regression for each class against the rest, and renormalise.
 
@@ -104,6 +106,7 @@ def fit_isotonic(predictions: Predictions) -> Isotonic:
     return with_report(calibrator, predictions)
 
 
+@checked
 def fit_histogram(predictions: Predictions, *, bins: int = 15) -> Histogram:
     """Fit histogram binning for each class against the rest, and renormalise.
 

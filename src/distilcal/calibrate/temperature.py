@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distilcal.arguments import checked
 from distilcal.calibrate.base import Calibrator, FitReport, check_fit, log_softmax
 from distilcal.errors import InputError
 from distilcal.predictions import Predictions
@@ -33,10 +35,16 @@ class Temperature(Calibrator):
     kind: ClassVar[str] = "temperature"
     value: float
 
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.value, Real) and not isinstance(self.value, bool)
+        if not is_number or not 0 < self.value < np.inf:
+            raise InputError(f"temperature {self.value!r:.40} is not a positive number", remedy="fit it again, or give one")
+
     def _calibrated(self, predictions: Predictions) -> Predictions:
         return predictions.with_log_probs(log_softmax(predictions.logits.astype(np.float64) / self.value))
 
 
+@checked
 def fit_temperature(
     predictions: Predictions,
     *,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distilcal.arguments import checked
 from distilcal.errors import InputError
 from distilcal.metrics.class_wise import SHARED_VARIANTS, class_means
 from distilcal.metrics.definitions import (
@@ -34,7 +34,7 @@ NULL_DRAWS = 200  # label sets behind a null value; its mean needs far fewer tha
 CHUNK_BYTES = 1 << 27  # memory for the resamples that are processed at a time
 
 ArrayMetric = Callable[..., float]  # f(probs, labels)
-MetricChoice = Sequence[str] | Mapping[str, Mapping[str, Any] | ArrayMetric] | None
+MetricChoice = Annotated[Sequence[str] | Mapping[str, Mapping[str, Any] | ArrayMetric] | None, "checked by _choose_metrics"]
 OnProgress = Callable[[float], None]  # called with the share of the work that is done
 
 
@@ -184,6 +184,7 @@ class Comparison:
         return self.differences[name]
 
 
+@checked
 def evaluate(
     predictions: Predictions,
     metrics: MetricChoice = None,
@@ -264,6 +265,7 @@ def evaluate(
     return Evaluation(predictions.name, len(predictions), len(predictions.classes), metric_values, intervals, level)
 
 
+@checked
 def compare(
     a: Predictions,
     b: Predictions,
@@ -353,6 +355,7 @@ def compare(
     return Comparison(a.name, b.name, len(a), differences, intervals, level)
 
 
+@checked
 def replicates(
     predictions: Predictions,
     metrics: Mapping[str, Mapping[str, Any]],
@@ -390,6 +393,12 @@ def replicates(
     >>> round(value, 4), samples.shape
     (0.2, (10,))
     """
+    if not 1 <= count <= MOST_RESAMPLES:
+        raise InputError(f"{count:,} is not from 1 to {MOST_RESAMPLES:,}", source="count", remedy="give 1,000, for example")
+    if clusters is not None and np.shape(clusters) != (len(predictions),):
+        raise InputError(
+            f"sources of shape {np.shape(clusters)} for {len(predictions)} rows", source="clusters", remedy="give one per row"
+        )
     rows = Rows.of(predictions)
     chosen = {}
     for name, settings in metrics.items():
@@ -490,6 +499,9 @@ def _choose_metrics(
         has_votes = predictions.label_probs is not None if votes is None else votes
         metrics = _default_metrics(predictions.confidence_only, has_votes)
     if not isinstance(metrics, Mapping):
+        if not isinstance(metrics, Iterable):
+            raise InputError(f"a {type(metrics).__name__} for metrics", remedy='give a list of names, such as ["ece"]')
+        metrics = list(metrics)
         for name in metrics:
             if not isinstance(name, str):
                 raise InputError(f"{name!r:.80} is no name of a metric", remedy='give names, or functions by name: {"mine": f}')
@@ -500,6 +512,11 @@ def _choose_metrics(
             on_rows = getattr(settings, "on_rows", None) or partial(_on_copies, settings)
             chosen[name] = _ChosenMetric(on_rows, {}, "your own function", custom=True)
         else:
+            if not isinstance(settings, Mapping):
+                raise InputError(
+                    f"metric {name!r} has {settings!r:.60} for parameters",
+                    remedy='give a dict, such as {"bins": 10}, or a function',
+                )
             _check_metric(name, predictions.confidence_only)
             chosen[name] = _known_metric(name, settings, {"bins": bins, "closed": closed})
     return chosen
@@ -511,10 +528,7 @@ def _default_metrics(confidence_only: bool, has_votes: bool) -> list[str]:
 
 
 def _check_metric(name: str, confidence_only: bool) -> None:
-    known = list(ALL_METRICS)
-    if name not in known:
-        near = get_close_matches(name, known, n=3)
-        raise InputError(f"there is no metric {name!r}", remedy="did you mean " + ", ".join(near or known) + "?")
+    parameters(name, {})  # which refuses an unknown name
     if name not in TOP_LABEL and confidence_only:
         raise InputError(f"{name} needs class probabilities", remedy="these predictions hold confidences only")
 

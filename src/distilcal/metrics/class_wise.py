@@ -117,7 +117,7 @@ def tace(
     """Thresholded adaptive calibration error: `ace` over the probabilities of at least ``threshold``.
 
     Range [0, 1], lower is better. With many classes most probabilities are near 0 and would fill the bins. A class counts
-    the rows that it keeps; one that keeps none is left out.
+    the rows that it keeps; one that keeps none is left out. If no class keeps any, there is no value: NaN.
 
     Parameters
     ----------
@@ -168,7 +168,8 @@ def class_means(rows: Rows, metrics: Mapping[str, Mapping[str, Any]]) -> dict[st
     Returns
     -------
     dict of str to array
-        The mean over classes of the weighted mean |gap|: without axes, or (R,). A class that keeps no row is left out.
+        The mean over classes of the weighted mean |gap|: without axes, or (R,). A class that keeps no row is left out; NaN if
+        all are.
     """
     means: dict[str, FloatArray] = {}
     if "sce" in metrics and rows.weights is not None:
@@ -183,7 +184,8 @@ def class_means(rows: Rows, metrics: Mapping[str, Mapping[str, Any]]) -> dict[st
             total[name] = total[name] + np.abs(question.gaps(cuts)).sum(axis=-1) / np.maximum(count, 1)
             classes[name] = classes[name] + (count > 0)
     for name in by_cuts:
-        means[name] = np.asarray(total[name] / np.maximum(classes[name], 1))
+        with np.errstate(invalid="ignore"):  # of no class there is no mean
+            means[name] = np.asarray(total[name] / classes[name])
     return {name: means[name] for name in metrics}
 
 

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from distilcal.arguments import checked
 from distilcal.errors import InputError
 from distilcal.metrics.rows import Rows
 from distilcal.predictions import FloatArray, label_distributions
@@ -53,6 +54,8 @@ def metric(function: Callable[Concatenate[Rows, Params], FloatArray]) -> Metric[
     0.5
     """
 
+    function = checked(function)
+
     @wraps(function)
     def on_arrays(probs: ArrayLike, labels: ArrayLike, *args: Params.args, **params: Params.kwargs) -> float:
         return float(function(Rows(probs, labels), *args, **params))
@@ -74,6 +77,8 @@ def human_metric(function: Callable[Concatenate[Rows, Params], FloatArray]) -> M
     Metric
         ``f(probs, label_probs, **params) -> float``, where ``label_probs`` (N, K) are the shares of the votes.
     """
+
+    function = checked(function)
 
     @wraps(function)
     def on_arrays(probs: ArrayLike, label_probs: ArrayLike, *args: Params.args, **params: Params.kwargs) -> float:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
+from distilcal.arguments import check_argument, checked, resolved_annotations
 from distilcal.errors import InputError
 from distilcal.metrics.class_wise import ace, sce, tace
 from distilcal.metrics.decorator import Metric
@@ -79,6 +81,7 @@ FIXED_DEFINITIONS = {
 }
 
 
+@checked
 def parameters(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of all parameters of a metric, defaults included.
 
@@ -96,22 +99,28 @@ def parameters(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If the metric has no such parameter.
+        If there is no such metric, it has no such parameter, or a value is of a wrong type.
 
     Examples
     --------
     >>> parameters("mce", {"bins": 10})
     {'bins': 10, 'closed': 'right'}
     """
+    if name not in ALL_METRICS:
+        near = get_close_matches(name, ALL_METRICS, n=3)
+        raise InputError(f"there is no metric {name!r}", remedy="did you mean " + ", ".join(near or ALL_METRICS) + "?")
     function = ALL_METRICS[name]
     signature = inspect.signature(function).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in signature if parameter.kind is parameter.KEYWORD_ONLY}
     unknown = sorted(set(params) - set(defaults))
     if unknown:
         raise InputError(f"{name} has no parameter {unknown[0]!r}", remedy="it has " + (", ".join(defaults) or "none"))
-    return {**defaults, **params}
+    annotations = resolved_annotations(function.on_rows)
+    given = {key: check_argument(key, value, annotations[key], name) for key, value in params.items()}
+    return {**defaults, **given}
 
 
+@checked
 def definition(name: str, params: Mapping[str, Any]) -> str:
     """Describe in words what a metric is computed over; the text goes with the value into tables and reports.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distilcal.arguments import checked
 from distilcal.errors import InputError
 from distilcal.metrics.intervals import binomial_interval
 from distilcal.metrics.rows import Closed, Rows, width_edges
@@ -53,6 +54,7 @@ class Reliability:
         return self.count - self.correct
 
 
+@checked
 def reliability(predictions: Predictions, *, bins: int = 15, closed: Closed = "right", level: float = 0.95) -> Reliability:
     """Compute mean confidence and accuracy in equal-width bins of confidence, with exact binomial intervals.
 

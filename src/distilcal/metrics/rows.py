@@ -26,6 +26,7 @@ from distilcal.errors import InputError
 from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, IntArray, Predictions, unmasked_array
 
 Closed = Literal["right", "left"]
+MOST_BINS = 10_000  # a resample takes a number for each of them
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def width_edges(bins: int) -> FloatArray:
     Parameters
     ----------
     bins : int
-        Number of bins, at least one.
+        Number of bins, from 1 to 10,000.
 
     Returns
     -------
@@ -77,6 +78,8 @@ def width_edges(bins: int) -> FloatArray:
     """
     if not isinstance(bins, (int, np.integer)) or bins < 1:
         raise InputError(f"the number of bins is {bins}", remedy="give a whole number, at least one")
+    if bins > MOST_BINS:
+        raise InputError(f"{bins:,} bins, expected at most {MOST_BINS:,}", remedy="15 are enough for most uses")
     return np.arange(bins + 1) / bins  # each edge correctly rounded; linspace puts 6/10 at 0.6000000000000001
 
 
@@ -361,7 +364,7 @@ class Rows:
         checked: bool = False,
     ):
         if not checked and base is None:
-            probs, labels = unmasked_array(probs, "probabilities"), unmasked_array(labels, "labels")
+            probs, labels = _number_array(probs), unmasked_array(labels, "labels")
         self.probs: FloatArray = np.asarray(probs, dtype=np.float64)  # (N, K); half precision is raised here
         if not checked and base is None:
             _check(self.probs, np.asarray(labels))
@@ -516,6 +519,22 @@ class Rows:
         if self.draws is not None:
             return np.array([function(self.probs, draw) for draw in self.draws])
         return np.asarray(function(self.probs, self.labels))
+
+
+def _number_array(probs: ArrayLike) -> NDArray[Any]:
+    try:
+        array = unmasked_array(probs, "probabilities")
+        array = array.astype(np.float64) if array.dtype.kind == "O" else array
+    except InputError:
+        raise
+    except (TypeError, ValueError):
+        array = np.array("")  # rows of different lengths, or anything
+    if array.dtype.kind not in "fiu":
+        raise InputError(
+            f"expected an array of probabilities, got {type(probs).__name__}",
+            remedy="give probabilities (N, K); those of Predictions are predictions.probs",
+        )
+    return array
 
 
 def _check(probs: FloatArray, labels: NDArray[Any]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from distilcal.arguments import checked
 from distilcal.predictions import FloatArray
 
 BISECTIONS = 60
 NUISANCE_RATES = 24  # at which the largest p-value is looked for
 
 
+@checked
 def paired_rate_interval(gains: ArrayLike, losses: ArrayLike, rows: int, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
     """Compute Tango's score interval of the difference of two rates that are measured on the same rows.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distilcal.arguments import checked
 from distilcal.errors import InputError
 from distilcal.metrics import binomial_interval
 from distilcal.metrics.rows import width_edges
@@ -157,6 +158,7 @@ class Cascade:
         return cls(**{**stored, **columns, "costs": costs})
 
 
+@checked
 def cascade(
     student: Predictions,
     teacher: Predictions,
@@ -254,6 +256,7 @@ def cascade(
     )
 
 
+@checked
 def check_costs(costs: tuple[float, float] | None) -> None:
     """Raise an InputError unless the costs of student and teacher are positive numbers, or None.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distilcal.arguments import checked
 from distilcal.predictions import FloatArray, IntArray, Predictions
 
 
@@ -31,6 +32,7 @@ class RiskCoverage:
     accepted: IntArray
 
 
+@checked
 def risk_coverage(predictions: Predictions) -> RiskCoverage:
     """Compute the risk among the most confident predictions, for every distinct confidence.
 
@@ -62,6 +64,7 @@ def risk_coverage(predictions: Predictions) -> RiskCoverage:
     )
 
 
+@checked
 def aurc(predictions: Predictions) -> float:
     """Compute the area under the risk–coverage curve: the mean over rows of the risk if each is the last accepted.
 
@@ -114,6 +117,7 @@ def area_under(curve: RiskCoverage) -> float:
     return float(area.sum() / rows)
 
 
+@checked
 def excess_aurc(predictions: Predictions) -> float:
     """Compute the AURC less that of a perfect ranking of the same mistakes.
 

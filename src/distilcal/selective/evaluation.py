@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distilcal.arguments import checked
+from distilcal.errors import InputError
 from distilcal.predictions import Predictions, join
 from distilcal.selective.cascades import Cascade, cascade
 from distilcal.selective.formatting import in_percent
@@ -124,6 +126,7 @@ class CascadeEvaluation:
         )
 
 
+@checked
 def evaluate_cascade(
     student: Mapping[str, Predictions],
     teacher: Mapping[str, Predictions],
@@ -175,6 +178,11 @@ def evaluate_cascade(
     >>> result.sentence
     "48% stay with the student; accuracy as the teacher's within 2 points (95%); 55% of its cost"
     """
+    for whose, by_split in (("student", student), ("teacher", teacher)):
+        if "dev" not in by_split:
+            raise InputError(
+                "there are no predictions on 'dev'", source=whose, remedy="give them: the thresholds are chosen there"
+            )
     shared = ["dev", *(name for name in student if name in teacher and name != "dev")]
     limits: dict[Promise, Threshold | CascadeThreshold] = {
         "accepted": (accepted := threshold(student["dev"].rename("dev"), accuracy, confidence)),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from distilcal.arguments import checked
 from distilcal.errors import InputError
 from distilcal.metrics import binomial_interval
 from distilcal.predictions import FloatArray, IntArray, Predictions
@@ -69,6 +70,7 @@ class LabelPlan:
     message: str
 
 
+@checked
 def to_label(predictions: Predictions, n: int, accuracy: float = 0.95, confidence: float = 0.95, *, seed: int = 0) -> LabelPlan:
     """Choose which rows to label such that much can be accepted: ``n`` rows drawn from the most confident ones.
 
@@ -149,6 +151,7 @@ def to_label(predictions: Predictions, n: int, accuracy: float = 0.95, confidenc
     )
 
 
+@checked
 def labelled_threshold(plan: LabelPlan, labels: ArrayLike) -> Threshold:
     """Choose the threshold from the labels of the rows that ``to_label`` chose.
 

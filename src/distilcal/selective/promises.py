@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from distilcal.arguments import checked
 from distilcal.metrics import binomial_interval
 from distilcal.predictions import IntArray, Predictions, join
 from distilcal.selective.bounds import loss_p_value, paired_rate_interval
@@ -122,6 +123,7 @@ class PromiseCheck:
         return cls(**{**stored, **numbers})
 
 
+@checked
 def output_threshold(student: Predictions, accuracy: float = 0.95, confidence: float = 0.95) -> CascadeThreshold:
     """Choose the lowest confidence to keep rows from such that the whole output has an accuracy, with a guarantee.
 
@@ -203,6 +205,7 @@ def output_threshold(student: Predictions, accuracy: float = 0.95, confidence: f
     )
 
 
+@checked
 def loss_threshold(
     student: Predictions, teacher: Predictions, max_loss: float = 0.005, confidence: float = 0.95
 ) -> CascadeThreshold:
@@ -283,6 +286,7 @@ def loss_threshold(
     )
 
 
+@checked
 def check_promise(
     limit: Threshold | CascadeThreshold, student: Predictions, teacher: Predictions | None = None
 ) -> PromiseCheck:

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from distilcal.arguments import check_argument, checked
 from distilcal.errors import InputError
 from distilcal.predictions import UNKNOWN, FloatArray, IntArray, Predictions
 from distilcal.selective.formatting import counted, in_percent
@@ -64,6 +65,7 @@ class LabelRounds:
     most_wrong: IntArray
 
 
+@checked
 def label_rounds(
     predictions: Predictions, budget: int, accuracy: float = 0.95, confidence: float = 0.95, *, seed: int = 0
 ) -> LabelRounds:
@@ -152,6 +154,7 @@ def label_rounds(
     )
 
 
+@checked
 def next_rows(plan: LabelRounds, labels: Mapping[int, int | str], n: int = 10) -> IntArray:
     """Return the rows to label next: those that let the next slices pass if all of them are right.
 
@@ -199,6 +202,7 @@ def next_rows(plan: LabelRounds, labels: Mapping[int, int | str], n: int = 10) -
     return np.array(chosen[:n], dtype=np.int64)
 
 
+@checked
 def rounds_threshold(plan: LabelRounds, labels: Mapping[int, int | str]) -> Threshold:
     """Choose the threshold from the labels of all rounds.
 
@@ -365,12 +369,13 @@ def _mistakes(plan: LabelRounds, labels: Mapping[int, int | str]) -> IntArray:
     """Return for every row whether its prediction is wrong, 0 or 1, or UNKNOWN; with a last entry for the row -1."""
     wrong = np.full(len(plan.predictions) + 1, UNKNOWN)
     if labels:
-        rows = np.fromiter(labels, dtype=np.int64, count=len(labels))
+        rows = np.array([check_argument("labels", row, int, "next_rows") for row in labels], dtype=object)
         if rows.min() < 0 or rows.max() >= len(plan.predictions):
             raise InputError(
                 f"there is a label for row {rows.min() if rows.min() < 0 else rows.max()}",
                 remedy=f"give row numbers from 0 to {len(plan.predictions) - 1}",
             )
+        rows = rows.astype(np.int64)
         labelled = replace(plan.predictions.select(rows), labels=np.array(list(labels.values())))
         labelled.require_labels()
         wrong[rows] = ~labelled.correct

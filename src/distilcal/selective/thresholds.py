@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from distilcal.arguments import checked
 from distilcal.errors import InputError
 from distilcal.metrics import binomial_interval
 from distilcal.predictions import FloatArray, IntArray, Predictions
@@ -80,6 +81,7 @@ class Threshold:
         return cls(**values, target_accuracy=stored["wanted"])
 
 
+@checked
 def threshold(predictions: Predictions, accuracy: float = 0.95, confidence: float = 0.95) -> Threshold:
     """Choose the lowest confidence above which predictions have an accuracy, with a guarantee.
 
@@ -184,7 +186,7 @@ def check_share(name: str, value: float) -> None:
         The value.
     """
     if not 0 < value < 1:
-        raise InputError(f"{name} {value} is not between 0 and 1", remedy="give a fraction such as 0.95")
+        raise InputError(f"{name} {value} is not between 0 and 1", remedy="give a share, such as 0.95 for 95 %")
 
 
 def check_accuracy(value: float) -> None:
