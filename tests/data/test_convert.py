@@ -1,10 +1,13 @@
 """Data from Python: every kind of object becomes the same Dataset, faults name the argument and the row, files read back."""
 
+import enum
+from collections import namedtuple
+
 import numpy as np
 import pytest
 
 from distilcal.data import Choices, Columns, Dataset, Images, Texts, Vectors, choices, read_dataset, texts
-from distilcal.data.convert import label_text, split_data, to_dataset
+from distilcal.data.convert import label_text, names_classes, split_data, to_dataset
 from distilcal.data.writing import file_columns, file_suffix, write_dataset
 from distilcal.errors import InputError
 
@@ -355,3 +358,65 @@ def test_paths_are_read(tmp_path):
     (tmp_path / "r.csv").write_text("text,label\ngood,pos\nbad,neg\nfair,\n")
     assert to_dataset(tmp_path / "r.csv", partly=True).labels.tolist() == [1, 0, -1]
     assert to_dataset(str(tmp_path / "r.csv"), labelled=False).labels is None
+
+
+# ---- what has no order, no name or no value ----------------------------------------------------------------------------
+
+
+class Mood(str, enum.Enum):  # noqa: UP042  # its str() is the name of the member, not the text
+    BAD = "neg"
+    GOOD = "pos"
+
+
+def test_a_label_is_its_value_in_whatever_holds_it():
+    zero_dimensional = [np.array(1), np.array(0)]
+    assert to_dataset((TEXT[:2], zero_dimensional)).classes == ("0", "1")
+    assert to_dataset((TEXT[:2], [Mood.GOOD, Mood.BAD])).classes == ("neg", "pos")
+    torch = pytest.importorskip("torch")
+    data = to_dataset([(text, torch.tensor(label)) for text, label in zip(TEXT, (1, 0, 1, 0), strict=True)])
+    assert (data.classes, data.labels.tolist()) == (("0", "1"), [1, 0, 1, 0])
+
+
+def test_fields_of_named_tuples_are_matched_by_name():
+    row = namedtuple("row", ["label", "text"])
+    rows = [row(label, text) for text, label in zip(TEXT, LABEL, strict=True)]
+    assert to_dataset(rows).inputs.text.tolist() == TEXT
+    assert to_dataset(rows).classes == ("neg", "pos")
+    unlabelled = to_dataset(rows, labelled=False)  # not pairs of texts
+    assert unlabelled.inputs.text.tolist() == TEXT
+    assert unlabelled.inputs.pair is None
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ((TEXT, set("abcd")), "a set has no order"),
+        ((frozenset(TEXT), LABEL), "a set has no order"),
+        ({"text": TEXT, "label": set("abcd")}, "a set has no order"),
+        (set(zip(TEXT, LABEL, strict=True)), "a set has no order"),
+        ((TEXT, [frozenset("a"), "b", "a", "b"]), "row 0 (counting from 0): label frozenset({'a'}) is not one class"),
+        ((np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[0, 0], [0, 1]]), ["a", "b"]), "row 1 (counting from 0): some values"),
+        ((np.ma.array(np.zeros((2, 2, 2, 3), np.uint8), mask=True), ["a", "b"]), "row 0 (counting from 0): some pixels"),
+    ],
+)
+def test_what_has_no_order_or_no_value_is_refused(data, words):
+    with pytest.raises(InputError) as caught:
+        to_dataset(data)
+    assert words in str(caught.value)
+
+
+def test_a_column_is_not_read_and_predicted_too():
+    with pytest.raises(InputError, match="column 'text' is both the label and what is to be read"):
+        to_dataset({"text": TEXT, "label": LABEL}, columns=Columns(label="text"))
+    with pytest.raises(InputError, match="column 'label' is both"):
+        to_dataset({"text": TEXT, "label": LABEL}, columns=Columns(text="text", pair="label"))
+    assert to_dataset({"label": TEXT}, columns=Columns(text="label"), labelled=False).inputs.text.tolist() == TEXT
+
+
+def test_a_stream_that_does_not_know_its_columns_is_read():
+    datasets = pytest.importorskip("datasets")
+    stream = datasets.Dataset.from_dict({"text": TEXT, "label": LABEL}).to_iterable_dataset().map(lambda row: row)
+    data = to_dataset(stream)
+    assert data.inputs.text.tolist() == TEXT
+    assert data.classes == ("neg", "pos")
+    assert not names_classes(stream, "label")

@@ -183,6 +183,13 @@ def test_every_kind_of_table_gives_the_same_data(tmp_path, name):
     assert data.ids.tolist() == Dataset(texts([r[0] for r in ROWS]), data.labels, data.classes).ids.tolist()
 
 
+@pytest.mark.parametrize("ending", ["null", '" "'])
+def test_a_list_of_choices_has_no_empty_one(tmp_path, ending):
+    (tmp_path / "q.jsonl").write_text(f'{{"q": "the cat", "ends": ["sleeps", {ending}], "label": "0"}}\n')
+    with pytest.raises(InputError, match="line 1: a choice in column 'ends' is empty"):
+        read_dataset(tmp_path / "q.jsonl", columns=Columns(text="q", choices=("ends",)))
+
+
 def test_pairs_choices_ids_groups_and_soft_labels_are_found(tmp_path):
     pair = read_dataset(write(tmp_path / "p.csv", [("a", "b", "1"), ("c", "d", "0")], ("premise", "hypothesis", "label")))
     assert pair.inputs.pair.tolist() == ["b", "d"]
@@ -460,3 +467,53 @@ def test_copies_of_one_example_cannot_be_divided():
         Dataset(texts(["a film"] * 4), [0, 1] * 2, ("a", "b")).split(0.5, seed=0)
     with pytest.raises(InputError, match="one group"):
         Dataset(texts(["a", "b", "c", "d"]), [0, 1] * 2, ("a", "b"), groups=np.array(["g"] * 4)).split(0.5, seed=0)
+
+
+# ---- folders of pictures -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def picture_folder(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for value, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        image.new("RGB", (4, 4), (value, 0, 0)).save(tmp_path / name / "0.png")
+    return tmp_path
+
+
+def test_hidden_pictures_are_no_examples(picture_folder):
+    (picture_folder / "a" / "._0.png").write_bytes(b"made by another system")
+    (picture_folder / "a" / ".thumbnails").mkdir()
+    (picture_folder / "a" / ".thumbnails" / "0.png").write_bytes((picture_folder / "b" / "0.png").read_bytes())
+    assert read_dataset(picture_folder).ids.tolist() == ["a/0.png", "b/0.png"]
+
+
+def test_a_class_without_pictures_that_can_be_read_is_refused_unless_it_is_named(picture_folder):
+    (picture_folder / "c").mkdir()
+    (picture_folder / "c" / "0.tiff").write_bytes(b"of a kind that is not read")
+    with pytest.raises(InputError, match=r"c: there are no pictures of this class; give \.png"):
+        read_dataset(picture_folder)
+    assert read_dataset(picture_folder, classes=["a", "b", "c"]).classes == ("a", "b", "c")
+
+
+def test_a_photo_is_read_the_way_up_that_its_camera_noted(picture_folder):
+    from PIL import Image
+
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    pixels[:2] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn it right by a quarter
+    Image.fromarray(pixels).save(picture_folder / "a" / "0.png", exif=exif)
+    np.testing.assert_array_equal(read_dataset(picture_folder).inputs.pixels[0], np.rot90(pixels, -1))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "kind"),
+    [(np.full((4, 4), 0.5, np.float32), "decimal numbers"), (np.full((4, 4), 1 << 20, np.int32), "numbers above 65,535")],
+)
+def test_pictures_that_would_be_all_black_or_white_are_refused(picture_folder, pixels, kind):
+    from PIL import Image
+
+    Image.fromarray(pixels).save(picture_folder / "a" / "0.png", "TIFF")
+    with pytest.raises(InputError, match=f"0.png: the pixels of this picture are {kind}; save it with 8 or 16 bits"):
+        read_dataset(picture_folder)

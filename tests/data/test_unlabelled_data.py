@@ -123,18 +123,59 @@ def test_an_unlabelled_example_that_is_in_train_under_its_id_comes_once():
     ("other", "words"),
     [
         (Dataset(Vectors(np.eye(2, dtype=np.float32))), "train holds texts, 'data' vectors"),
-        (Dataset(texts(["a"], ["b"])), "hold pairs of texts, the others single texts"),
+        (Dataset(texts(["a"], ["b"])), "train holds single texts, 'data' pairs of texts"),
     ],
 )
 def test_other_kinds_of_data_are_refused(other, words):
     with pytest.raises(InputError, match=words):
         add_unlabelled(some_labelled(), [other])
     vectors = Dataset(Vectors(np.eye(2, dtype=np.float32)), [0, 1], ("a", "b"))
-    with pytest.raises(InputError, match="different sizes"):
+    with pytest.raises(InputError, match="2 numbers per example, .data. 3"):
         add_unlabelled(vectors, [Dataset(Vectors(np.eye(3, dtype=np.float32)))])
     two, three = (Choices(np.array(["a"], object), np.array([["b"] * n], object)) for n in (2, 3))
     with pytest.raises(InputError, match="2 choices"):
         add_unlabelled(Dataset(two, [0], ("0", "1")), [Dataset(three)])
+
+
+@pytest.mark.parametrize("split", ["dev", "test", "ood"])
+def test_pairs_are_not_tested_on_where_train_holds_single_texts(split):
+    single = Dataset(texts([f"text {i}" for i in range(40)]), [0, 1] * 20, ("no", "yes"))
+    pairs = Dataset(texts(["a", "b"], ["no", "yes"]), [0, 1], ("no", "yes"), name="other")
+    named = {"train": "train.jsonl", split: ("other.jsonl",) if split == "ood" else "other.jsonl"}
+    with pytest.raises(InputError, match=r"train holds single texts, '\w+' pairs of texts"):
+        read_splits(DataSettings(**named), {"train.jsonl": single, "other.jsonl": pairs})
+
+
+def test_another_domain_may_have_one_text_where_train_has_two():
+    both = Dataset(texts([f"text {i}" for i in range(40)], ["b"] * 40), [0, 1] * 20, ("no", "yes"))
+    single = Dataset(texts(["c", "d"]), [0, 1], ("no", "yes"), name="other")
+    splits = read_splits(DataSettings(train="train.jsonl", ood=("other.jsonl",)), {"train.jsonl": both, "other.jsonl": single})
+    assert splits.ood[0].inputs.pair is None
+
+
+@pytest.mark.parametrize("split", ["dev", "test", "ood", "unlabelled"])
+@pytest.mark.parametrize(
+    ("inputs", "others", "words"),
+    [
+        (
+            Vectors(np.arange(120, dtype=np.float32).reshape(40, 3)),
+            Vectors(np.ones((2, 4), np.float32)),
+            r"train has 3 numbers per example, '\w+' 4; give the same features",
+        ),
+        (
+            Images(np.arange(40 * 192).reshape(40, 8, 8, 3).astype(np.uint8)),
+            Images(np.zeros((2, 6, 8, 3), np.uint8)),
+            r"images of train have 8 × 8 pixels, those of '\w+' 8 × 6 pixels; scale them all",
+        ),
+    ],
+    ids=["vectors", "images"],
+)
+def test_vectors_and_images_of_another_size_are_refused(split, inputs, others, words):
+    data = Dataset(inputs, [0, 1] * 20, ("no", "yes"))
+    other = Dataset(others, [0, 1], ("no", "yes"), ids=["a", "b"], name="other")
+    named = {"train": "train.npz", split: ("other.npz",) if split in ("ood", "unlabelled") else "other.npz"}
+    with pytest.raises(InputError, match=words):
+        read_splits(DataSettings(**named), {"train.npz": data, "other.npz": other})
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ imported. To add a kind of object, write a function that returns its columns and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,8 +29,8 @@ from distilcal.data.table_source import (
 )
 from distilcal.data.writing import CHOICES, PAIR, TEXT
 from distilcal.errors import InputError, list_names
-from distilcal.io.tables import Table
-from distilcal.predictions import IntArray, labels_from_text
+from distilcal.io.tables import Table, is_blank
+from distilcal.predictions import IntArray, labels_from_text, unmasked_array
 
 SPLIT_NAMES = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "test": "test"}  # of a DatasetDict
 NOT_A_NUMBER = ("NAType", "NaTType")  # pandas' own missing values
@@ -182,14 +182,14 @@ def _convert(
         return _checked_dataset(data, classes, labelled)
     if _has_images(data):
         return from_hugging_face(data.with_format(None), argument, columns, classes, labelled, partly=True)
-    if isinstance(data, Mapping) or _has_columns(data):
+    if isinstance(data, Mapping) or (_has_columns(data) and _column_names(data)):
         return _from_columns(data, argument, columns, classes, labelled, by_index)
     if _is_inputs_and_labels(data):
         inputs, labels = data
         return _from_parts(as_inputs(inputs), _values(labels), argument, classes, by_index)
     if not labelled and isinstance(data, np.ndarray):
         return Dataset(as_inputs(data))
-    rows = _rows(data)
+    rows = [_by_name(row, columns) for row in _rows(data)]
     if isinstance(rows[0], Mapping):
         return _from_columns(_columns_of_records(rows), argument, columns, classes, labelled, by_index)
     if not labelled:
@@ -220,10 +220,22 @@ def _rows(data: Any) -> list[Any]:
             remedy="give a path, a DataFrame, a datasets.Dataset, a list of (text, label), two lists (texts, labels), "
             "a dict of columns, or a Dataset",
         )
+    _refuse_set(data)
     rows = list(data)
     if not rows:
         raise InputError("there are no examples", remedy="give at least one")
     return rows
+
+
+def _by_name(row: Any, columns: Columns) -> Any:
+    """A namedtuple, as ``itertuples`` of pandas yields them, as a dict: its fields may be in any order."""
+    is_named = {columns.label, columns.text or TEXT} & set(getattr(row, "_fields", ()))
+    return row._asdict() if is_named else row
+
+
+def _refuse_set(values: Any) -> None:
+    if isinstance(values, set | frozenset):
+        raise InputError("a set has no order, which other values could follow", remedy="give a list")
 
 
 def _is_inputs_and_labels(data: Any) -> bool:
@@ -273,7 +285,10 @@ def _from_columns(
 
 
 def _column_names(data: Any) -> list[Any]:
-    names = list(data) if isinstance(data, Mapping) else list(getattr(data, "column_names", None) or data.columns)
+    found: Any = data if isinstance(data, Mapping) else getattr(data, "column_names", None)
+    if found is None:  # not a data set, or one that is streamed and knows its columns only when it is read
+        found = getattr(data, "columns", ())
+    names = list(found)
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise InputError(f"duplicate column {repeated[0]!r}", remedy="give every column its own name")
@@ -329,6 +344,7 @@ def _values(column: Any) -> list[Any]:
     """Return a column as a list of Python objects."""
     if isinstance(column, str) or not hasattr(column, "__iter__"):
         raise InputError(f"expected a column, got {column!r:.60}", remedy="give a list or an array")
+    _refuse_set(column)
     for method in ("to_pylist", "to_list", "tolist"):  # Arrow; pandas and polars; NumPy
         if hasattr(column, method):
             return list(getattr(column, method)())
@@ -349,7 +365,7 @@ def _class_names(data: Any, label: str) -> tuple[str, ...]:
 def _label_texts(labels: Sequence[Any], names: Sequence[str] = (), *, by_class_label: bool = False) -> list[str | None]:
     """Return labels as names of classes, None where there is no label. Where there are names, a number is the index of one."""
     for row, label in enumerate(labels):
-        if isinstance(label, list | tuple | set | dict | np.ndarray):
+        if isinstance(label, Sized) and not isinstance(label, str | bytes) and getattr(label, "ndim", 1) != 0:
             raise InputError(f"label {label!r:.60} is not one class", row=row, remedy="give each example a text or a number")
     if not names:
         return [label_text(label) for label in labels]
@@ -375,7 +391,7 @@ def label_text(label: Any) -> str | None:
     Parameters
     ----------
     label : object
-        A text, also as bytes, a number or a bool.
+        A text, also as bytes, a number or a bool; also as an array or a tensor of no dimension.
 
     Returns
     -------
@@ -392,7 +408,7 @@ def label_text(label: Any) -> str | None:
     >>> label_text(2.0), label_text(True), label_text(float("nan"))
     ('2', 'True', None)
     """
-    if isinstance(label, np.generic):
+    if getattr(label, "ndim", None) == 0 and hasattr(label, "item"):
         label = label.item()
     if label is None or type(label).__name__ in NOT_A_NUMBER:
         return None
@@ -405,7 +421,7 @@ def label_text(label: Any) -> str | None:
             label = label.decode()
         except UnicodeDecodeError:
             raise InputError(f"label {label!r:.80} is not UTF-8", remedy="decode the labels, as b.decode('latin-1')") from None
-    return str(label) or None
+    return (str.__str__(label) if isinstance(label, str) else str(label)) or None  # str() of an Enum of texts is its name
 
 
 # ---- inputs and labels apart -------------------------------------------------------------------------------------------
@@ -462,7 +478,7 @@ def as_inputs(examples: Any) -> Inputs:
     Raises
     ------
     InputError
-        If the examples are none of these, with the first row that is not.
+        If the examples are none of these, or a text is empty, with the first row that is.
 
     Examples
     --------
@@ -482,10 +498,11 @@ def as_inputs(examples: Any) -> Inputs:
         )
     if not isinstance(examples, Iterable):
         raise InputError(f"expected a list of examples, got {examples!r:.60}", remedy="give a list of texts, or an array")
+    _refuse_set(examples)
     if isinstance(examples, np.ndarray) and examples.dtype == np.uint8:
-        return Images(examples)
+        return Images(unmasked_array(examples, "pixels"))
     if isinstance(examples, np.ndarray) and examples.dtype.kind in "fiu":
-        return Vectors(examples.astype(np.float32))
+        return Vectors(unmasked_array(examples, "values").astype(np.float32))
     rows: list[Any] = examples.tolist() if hasattr(examples, "tolist") else list(examples)
     if not rows:
         raise InputError("there are no examples", remedy="give at least one")
@@ -493,10 +510,10 @@ def as_inputs(examples: Any) -> Inputs:
         _check_rows(rows, _is_text, "a text")
         return texts(rows)
     if _is_text_pair(rows[0]):
-        _check_rows(rows, _is_text_pair, "a pair of texts")
+        _check_rows(rows, lambda row: _is_text_pair(row) and all(map(_is_text, row)), "a pair of texts")
         return texts([first for first, _ in rows], [second for _, second in rows])
     if _is_choice(rows[0]):
-        _check_rows(rows, _is_choice, "a prompt with its endings")
+        _check_rows(rows, lambda row: _is_choice(row) and all(map(_is_text, (row[0], *row[1]))), "a prompt with its endings")
         return choices([prompt for prompt, _ in rows], [endings for _, endings in rows])
     raise InputError(
         f"{type(rows[0]).__name__} is neither a text, a pair of texts nor a prompt with its endings",
@@ -512,7 +529,8 @@ def _check_rows(rows: Sequence[Any], is_valid: Callable[[Any], bool], expected: 
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    """Whether this is a text to learn from or to answer: an empty cell of a table is none either."""
+    return isinstance(value, str) and not is_blank(value)
 
 
 def _is_text_pair(value: Any) -> bool:

@@ -27,7 +27,9 @@ def import_pillow() -> Any:
 
 
 def as_rgb(picture: Any) -> Any:
-    """Return a picture in red, green and blue of 8 bits. Pillow would cut grey of 16 bits off at 255, which leaves it white.
+    """Return a picture in red, green and blue of 8 bits, the way up that its camera noted.
+
+    Pillow would cut grey of 16 bits off at 255, which leaves it white, and round decimal numbers to 0, which is black.
 
     Parameters
     ----------
@@ -39,11 +41,22 @@ def as_rgb(picture: Any) -> Any:
     PIL.Image.Image
         In mode RGB.
 
+    Raises
+    ------
+    InputError
+        If its pixels are decimal numbers, or numbers of more than 16 bits, of which it is not known what is white.
+
     Examples
     --------
     >>> np.asarray(as_rgb(import_pillow().fromarray(np.full((1, 1), 0x8080, np.uint16)))).tolist()
     [[[128, 128, 128]]]
     """
+    from PIL import ImageOps
+
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode == "F" or (picture.mode == "I" and picture.getextrema()[1] > 65535):
+        kind = "decimal numbers" if picture.mode == "F" else "numbers above 65,535"
+        raise InputError(f"the pixels of this picture are {kind}", remedy="save it with 8 or 16 bits")
     if picture.mode == "I" or picture.mode.startswith("I;16"):  # older versions of Pillow call 16 bits I
         picture = import_pillow().fromarray((np.asarray(picture).clip(0, 65535) // 257).astype(np.uint8))
     return picture.convert("RGB")
@@ -138,6 +151,12 @@ def read_image_folder(path: Path, classes: Sequence[str] | None = None, size: in
     labels: list[str] = []
     for folder in folders:
         pictures = find_pictures(folder)
+        if not pictures and classes is None:
+            raise InputError(
+                "there are no pictures of this class",
+                source=str(folder),
+                remedy=f"give {', '.join(IMAGE_SUFFIXES)}, or remove it",
+            )
         files += pictures
         labels += [folder.name] * len(pictures)
     if not files:
@@ -175,7 +194,7 @@ def read_pictures(path: Path, size: int | None = None) -> Dataset:
 
 
 def find_pictures(folder: Path) -> list[Path]:
-    """Return all pictures in a folder and in the folders in it, sorted.
+    """Return all pictures in a folder and in the folders in it, sorted; hidden ones, such as thumbnails, are none.
 
     Parameters
     ----------
@@ -195,7 +214,10 @@ def find_pictures(folder: Path) -> list[Path]:
     def fail(error: OSError) -> None:
         raise error
 
-    found = [Path(place, name) for place, _, names in os.walk(folder, onerror=fail) for name in names]
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".")]
     return sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
 
 
@@ -239,6 +261,9 @@ def _read_picture(file: Path, size: int | None) -> NDArray[np.uint8]:
     try:
         with pillow.open(file) as opened:
             picture = as_rgb(opened)
+    except InputError as error:
+        error.source = str(file)
+        raise
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError):  # SyntaxError: a damaged part of a .png
         raise InputError("this picture cannot be read", source=str(file), remedy="fix or remove it") from None
     if size is not None and picture.size != (size, size):

@@ -223,6 +223,8 @@ def _read_endings(table: Table, names: Sequence[str]) -> list[list[str]]:
                 remedy="give a list, or one column per choice",
                 **table.place(row),
             )
+        if any(is_blank(ending) for ending in value):
+            raise InputError(f"a choice in column {names[0]!r} is empty", remedy="fill or drop the row", **table.place(row))
         endings.append([str(ending) for ending in value])
     return endings
 
@@ -295,6 +297,12 @@ def _read_answers(
         classes = soft_classes if classes is None else classes
         label_probs = _read_soft_labels(answers, soft_classes, classes)
     if columns.label in table.columns:
+        if columns.label in (columns.text, columns.pair, *columns.choices):
+            raise InputError(
+                f"column {columns.label!r} is both the label and what is to be read",
+                source=table.source,
+                remedy="name another column for one of them",
+            )
         names = answers.texts(columns.label)
         classes = _default_classes(names, inputs) if classes is None else classes
         labels = _read_labels(table, names, rows, classes, by_index=by_index)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.data.dataset import CONTENT_ID_LENGTH, Choices, Dataset
+from distilcal.data.dataset import CONTENT_ID_LENGTH, Choices, Dataset, Images, Texts, Vectors
 from distilcal.data.joining import concatenate_groups, concatenate_inputs
 from distilcal.errors import InputError
 
@@ -153,17 +153,42 @@ def check_same_kind(train: Dataset, other: Dataset) -> None:
     Raises
     ------
     InputError
-        If one holds texts and the other images, for example, or another number of choices.
+        If one holds texts and the other images, for example, pairs where train holds single texts, another number of choices,
+        vectors of another width, or images of another size.
     """
     if type(other.inputs) is not type(train.inputs):
         raise InputError(
             f"train holds {train.input_kind}, {other.name!r} {other.input_kind}",
             remedy="give the same kind of data everywhere",
         )
+    # The other way round is allowed: another domain may have one text where train has two, as NewsEmpathy beside EPITOME.
+    if _holds_pairs(other) and not _holds_pairs(train):
+        raise InputError(
+            f"train holds single texts, {other.name!r} pairs of texts",
+            remedy="give the same everywhere, with pair = ... in [data]",
+        )
     if isinstance(train.inputs, Choices) and isinstance(other.inputs, Choices):
         expected, count = train.inputs.endings.shape[1], other.inputs.endings.shape[1]
         if count != expected:
             raise InputError(f"train has {expected} choices, {other.name!r} {count}", remedy="give as many everywhere")
+    if isinstance(train.inputs, Vectors) and isinstance(other.inputs, Vectors):
+        expected, count = train.inputs.values.shape[1], other.inputs.values.shape[1]
+        if count != expected:
+            raise InputError(
+                f"train has {expected} numbers per example, {other.name!r} {count}",
+                remedy="give the same features in the same order everywhere",
+            )
+    if isinstance(train.inputs, Images) and isinstance(other.inputs, Images):
+        expected_size, size = train.inputs.example(0), other.inputs.example(0)
+        if size != expected_size:
+            raise InputError(
+                f"images of train have {expected_size}, those of {other.name!r} {size}",
+                remedy="scale them all to one size: size = ... in [data], data.size=... among the changes",
+            )
+
+
+def _holds_pairs(data: Dataset) -> bool:
+    return isinstance(data.inputs, Texts) and data.inputs.pair is not None
 
 
 def _without_examples_of(train: Dataset, data: Dataset) -> Dataset:
