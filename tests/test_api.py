@@ -327,6 +327,17 @@ def test_data_of_any_form_are_loaded(place):
     assert dc.load_dataset(["x"], labelled=False).labels is None
 
 
+def test_lists_may_be_arrays(place, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rows = [("x", "pos"), ("y", "neg")]
+    for names in (np.array(["pos", "neg"]), pandas.Index(["pos", "neg"]), pandas.Series(["pos", "neg"])):
+        assert dc.load_dataset(rows, classes=names).classes == ("pos", "neg")
+    settings = {"student": place / "encoder", "store": tmp_path / "store", "dry_run": True}
+    assert distil(place, tmp_path, teacher=praise, teacher_labels=np.array(["pos", "neg"]), **settings)
+    with pytest.raises(InputError, match="knows the classes 'up', 'down'"):
+        distil(place, tmp_path, teacher=praise, teacher_labels=np.array(["up", "down"]), **settings)
+
+
 def test_modules_are_attributes():
     assert dc.integrations.transformers.__name__ == "distilcal.integrations.transformers"
     assert dc.calibrate.fit_temperature

@@ -287,6 +287,7 @@ def distill(
     if out is not None:
         name = _run_name(Path(out))
     lists: dict[str, Any] = {"layers": layers, "classes": classes, "choices": choices, "teacher_labels": teacher_labels}
+    lists = {name: _plain_list(values) for name, values in lists.items()}
     settings = DistillSettings(
         train="",
         teacher="",
@@ -415,6 +416,7 @@ def load_dataset(
     from distilcal.data.table_source import Columns
 
     _check_arguments(column_mapping)
+    choices, classes = _plain_list(choices), _plain_list(classes)
     for name, names in (("choices", choices), ("classes", classes or ())):
         if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
             raise InputError(f"expected a list of texts, got {names!r:.80}", source=name, remedy='write it as ["a", "b"]')
@@ -460,6 +462,11 @@ def _check_arguments(column_mapping: Any = None, **values: Any) -> None:
     progress = values.get("progress", True)
     if not isinstance(progress, bool) and not callable(progress):
         raise InputError(f"expected true, false or a callable, got {progress!r:.80}", source="progress", remedy="change it")
+
+
+def _plain_list(values: Any) -> Any:
+    """An array, a Series or an Index, such as ``classes_`` of scikit-learn, as a list; anything else as it is."""
+    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def _run_name(folder: Path) -> str:

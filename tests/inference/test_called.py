@@ -29,3 +29,10 @@ def test_columns_that_are_counted_have_the_order_of_the_classes():
     assert check_probs(pandas.DataFrame(EXPECTED), 2, CLASSES, "teacher").tolist() == EXPECTED
     numbered = pandas.DataFrame(np.array(EXPECTED), columns=[1, 0])
     assert check_probs(numbered, 2, ("0", "1"), "teacher").tolist() == [row[::-1] for row in EXPECTED]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_complex_numbers_are_no_probabilities(library):
+    make = np.array if library == "numpy" else pytest.importorskip("torch").tensor
+    with pytest.raises(InputError, match="teacher: the probabilities are complex numbers; return real ones"):
+        check_probs(make([[0.2 + 0.3j, 0.8]]), 1, CLASSES, "teacher")

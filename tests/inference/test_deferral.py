@@ -95,18 +95,22 @@ def test_a_teacher_may_leave_a_row_to_a_human():
         (("short",), "short", None),
         ([{"label": "short", "score": 0.7}], "short", 0.7),
         ([[{"label": "long", "score": 0.6}, {"label": "short", "score": 0.4}]], "long", 0.6),
+        ([[{"label": "short", "score": 0.4}, {"label": "long", "score": 0.6}]], "long", 0.6),
+        (np.array([[0.0, 1.0009]]), "long", 1.0),
     ],
-    ids=["list of probabilities", "array", "labels", "tuple", "pipeline", "pipeline with top_k"],
+    ids=["list of probabilities", "array", "labels", "tuple", "pipeline", "top_k", "classes in their order", "above 1"],
 )
 def test_functions_return_labels_or_probabilities(answer, label, confidence):
     found = length_student().predict(["abcd"], confidence=SURE, defer_to=lambda asked: answer)[0]
     assert (found.label, found.confidence, found.answered_by) == (label, confidence, "teacher")
 
 
-def test_tensors_are_probabilities():
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_tensors_are_probabilities(kind):
     import torch
 
-    found = length_student().predict(["abcd"], confidence=SURE, defer_to=lambda asked: torch.tensor([[0.25, 0.75]]))[0]
+    answer = torch.tensor([[0.25, 0.75]], dtype=getattr(torch, kind), requires_grad=True)
+    found = length_student().predict(["abcd"], confidence=SURE, defer_to=lambda asked: answer)[0]
     assert (found.label, found.confidence) == ("long", 0.75)
 
 
@@ -123,7 +127,12 @@ def test_tensors_are_probabilities():
         ([[0.9, 0.9]], "is no distribution"),
         ([["many", "few"]], "expected an array of probabilities, got list"),
         ([[1.0]], r"expected probabilities of shape \(1, 2\), got \(1, 1\)"),
-        ([{"label": "long", "score": "high"}], "ValueError"),
+        ([{"label": "long", "score": "high"}], "the score 'high' is not a probability"),
+        ([{"label": "long", "score": 7.5}], "the score 7.5 is not a probability"),
+        ([{"label": "long", "score": -0.1}], "the score -0.1 is not a probability"),
+        ([{"label": "long", "score": float("nan")}], "the score nan is not a probability"),
+        ([{"label": "long", "score": True}], "the score True is not a probability"),
+        (np.ma.array([[0.9, 0.1]], mask=[[False, True]]), "some probabilities are masked"),
     ],
 )
 def test_nonsense_is_one_clear_error(answer, message):
@@ -255,6 +264,7 @@ def test_a_loss_to_the_teacher_chooses_the_threshold():
     [
         ({"max_loss": 0.01}, "no dev predictions of its teacher, so no loss can be promised"),
         ({"max_loss": 0.01, "accuracy": 0.9}, "accuracy and max_loss each choose the threshold; give one of them"),
+        ({"confidence": [0.5]}, "confidence: expected a number, got"),
         ({"confidence": 1.5}, "the confidence 1.5 is not between 0 and 1"),
         ({"confidence": float("nan")}, "not between 0 and 1"),
         ({"confidence": 0.8, "accuracy": 0.9}, "each choose the threshold; give one of them"),

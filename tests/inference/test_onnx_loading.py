@@ -17,7 +17,7 @@ from distilcal.inference.onnx import load_onnx
 from distilcal.inference.onnx_description import FORMAT, METADATA, OnnxDescription, TokenizerFile
 from distilcal.models import build_classifier
 
-ODD = ["", " ", "great", "film " * 100, "😀 naïve film", "[SEP] [CLS] great [PAD]", "a\tb\nc", "GREAT Lovely"]
+ODD = ["-", "great", "film " * 100, "😀 naïve film", "[SEP] [CLS] great [PAD]", "a\tb\nc", "GREAT Lovely"]
 PAIRS = [(first, second) for first in ODD for second in reversed(ODD)]
 
 

@@ -159,6 +159,7 @@ def test_sources_that_are_no_model_are_refused(place):
         (place / "missing.onnx", "there is no such file"),
         (place / "empty", "not the folder of a finished run, nor of a saved model"),
         (place / "missing", "there is no such folder"),
+        ("/dev/null", "this file is not a model"),
     ):
         assert message in command("predict", source, place / "new.csv", "-o", place / "o.csv", code=2).stderr
     refused = command("predict", place / "words.onnx", place / "new.csv", "-o", place / "o.csv", "--stage", "a", code=2)

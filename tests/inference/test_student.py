@@ -76,6 +76,10 @@ def test_no_examples_give_no_answers():
     [
         ("a fine film", "one text where a list"),
         (["fine", None], "expected a text, got None"),
+        (["fine", ""], "row 1 .counting from 0.: expected a text, got ''"),
+        ([" \n"], "expected a text, got ' "),
+        ([("a", "b"), ("a", "")], "expected a pair of texts, got .'a', ''"),
+        ([("a", ["b", "c"]), ("a", ["b", " "])], "expected a prompt with its endings"),
         ([3, 4], "neither a text"),
         ([("a", "b"), ("c",)], "expected a pair of texts"),
         (np.zeros((2, 3)), "reads texts, got vectors"),

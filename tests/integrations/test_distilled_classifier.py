@@ -209,6 +209,20 @@ def test_what_is_not_text_is_left_to_scikit_learn():
     assert as_texts(pd.DataFrame({"a": [1.0], "b": [2.0]})) is None
 
 
-def test_a_missing_label_in_a_list_is_refused():
+@pytest.mark.parametrize("missing", [float("nan"), None, pd.NA])
+@pytest.mark.parametrize("column", [list, pd.Series, lambda labels: np.array(labels, dtype=object)])
+def test_a_missing_label_is_refused(missing, column):
     with pytest.raises(InputError, match="a label is missing"):
-        DistilledClassifier(Teacher(), **QUICK).fit(X, [float("nan"), *["a", "b"] * 30][: len(X)])
+        DistilledClassifier(Teacher(), **QUICK).fit(X, column([missing, *["a", "b"] * 75][: len(X)]))
+
+
+@pytest.mark.parametrize("column", [list, pd.Series, lambda labels: np.array(labels, dtype=object)])
+def test_texts_and_numbers_as_labels_are_refused(column):
+    with pytest.raises(InputError, match="label 'b' is not of the same type as 1; give y texts only or numbers only"):
+        DistilledClassifier(Teacher(), **QUICK).fit(X, column([1, "b"] * 75))
+
+
+@pytest.mark.parametrize("settings", [{"dev_fraction": "a"}, {"dev_fraction": -1}, {"dev_fraction": 1.5}, {"seed": -1}])
+def test_settings_of_the_held_out_rows_are_named(settings):
+    with pytest.raises(InputError, match=f"{next(iter(settings))} = "):
+        DistilledClassifier(Teacher(), **QUICK, **settings).fit(X, Y)

@@ -255,6 +255,14 @@ def test_folders_of_runs_and_sweeps_may_be_used_again(tmp_path):
     check_folders(folder, folder / "store")
 
 
+def test_the_folder_of_another_run_is_no_store(tmp_path):
+    (tmp_path / "other").mkdir()
+    check_folders(tmp_path / "run", tmp_path / "other")
+    (tmp_path / "other" / "metrics.json").write_text("{}")
+    with pytest.raises(InputError, match="other: this is the folder of a run, not a store; give another --store"):
+        check_folders(tmp_path / "run", tmp_path / "other")
+
+
 def test_links_that_lead_nowhere_or_in_a_circle(tmp_path):
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")

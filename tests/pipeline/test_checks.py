@@ -1,6 +1,7 @@
 """What a run warns of: each check on predictions or data made for it, and where the sentences go."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from distilcal.config.loading import load_recipe
 from distilcal.data import Dataset, texts
 from distilcal.data.splits import Splits
 from distilcal.pipeline import run_recipe
-from distilcal.pipeline.checks import check_calibration, check_data, check_model
+from distilcal.pipeline.checks import MOST_CLASSES, check_calibration, check_data, check_model, other_order
 
 
 def answered(labels, predicted, classes=("a", "b", "c"), name="test"):
@@ -71,12 +72,33 @@ def test_a_model_that_predicts_one_class(labels, predicted, start):
 
 def test_a_model_below_the_majority_rate_is_named_with_both_rates():
     labels = np.array([0] * 60 + [1] * 40)
-    [sentence] = check_model("student", answered(labels, np.roll(labels, 40)))
+    many = np.tile(labels, 10)
+    [sentence] = check_model("student", answered(many, np.where(np.arange(1000) % 4 < 2, many, 2)))
     assert sentence.startswith(
-        "student is right on 20.0% of test, less than the 60.0% of always predicting 'a' (difference -0.400"
+        "student is right on 50.0% of test, less than the 60.0% of always predicting 'a' (difference -0.100"
     )
     few = labels[::10]
     assert check_model("student", answered(few, np.roll(few, 2))) == []  # 6 of 10 against 6 of 10
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (1, 2, 0)])
+def test_a_model_whose_classes_are_in_another_order_is_told(order):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 120)
+    right = np.where(rng.random(120) < 0.9, labels, rng.integers(0, 3, 120))
+    [sentence] = check_model("teacher", answered(labels, np.array(order)[right]))
+    assert re.match(r"teacher is right on [\d.]+% of test, but on 87\.5% if one reads 'a' as ", sentence)
+    assert "in another order than those of the data" in sentence
+    assert check_model("teacher", answered(labels, right)) == []
+
+
+def test_some_order_always_fits_a_model_that_guesses_and_is_not_told():
+    rng = np.random.default_rng(0)
+    for classes, rows in ((2, 100), (3, 60), (20, 200), (77, 300)):
+        names = tuple(f"c{k}" for k in range(classes))
+        for _ in range(10):
+            guesses = answered(rng.integers(0, classes, rows), rng.integers(0, classes, rows), names)
+            assert not any("another order" in sentence for sentence in check_model("teacher", guesses))
 
 
 def test_classes_that_are_never_predicted_are_named_from_a_hundredth_of_the_rows():
@@ -117,3 +139,12 @@ def test_a_dry_run_warns_of_the_data(place, tmp_path):
     path = recipe_file(place, tmp_path / "r.toml")
     printed = command("run", path, "--store", tmp_path / "store", "--dry-run").stdout.splitlines()
     assert printed[1].startswith("warning: dev has ")
+
+
+def test_another_order_of_very_many_classes_is_not_looked_for():
+    classes = [str(k) for k in range(MOST_CLASSES + 1)]
+    labels = np.random.default_rng(0).integers(0, 2, 400)
+    logits = np.zeros((400, len(classes)))
+    logits[np.arange(400), 1 - labels] = 5.0  # the first two are swapped
+    assert other_order("teacher", Predictions.from_logits(logits, labels, classes=classes)) is None
+    assert other_order("teacher", Predictions.from_logits(logits[:, :10], labels, classes=classes[:10]))

@@ -184,3 +184,28 @@ def test_weights_of_networks_for_images_are_files(tmp_path, monkeypatch, weights
         check_recipe(recipe({"name": "resnet8", "weights": weights}), splits_of(images))
     with pytest.raises(InputError, match="weights is for networks for images"):
         check_recipe(recipe({"name": "linear", "weights": weights}), splits_of(vectors))
+
+
+@pytest.mark.parametrize(
+    ("student", "remedy"),
+    [
+        ({"teacher_input": "live"}, "use teacher_input = 'cached'"),
+        (
+            {"views": {"mixed": {"kind": "mixup", "teacher": "mixed"}}, "terms": [PLAIN, {"loss": "kd", "view": "mixed"}]},
+            "clean",
+        ),
+    ],
+)
+def test_a_teacher_that_reads_cached_features_cannot_be_run_on_tokens(encoder, student, remedy):
+    def teach(*, frozen):
+        model = {"name": encoder, "head": "new"}
+        terms = [PLAIN, {"loss": "kd"}]
+        stages = {
+            "teacher": {"model": {**model, "frozen": frozen}, "terms": [PLAIN]},
+            "student": {"model": model, "terms": terms, "teacher": "teacher", **student},
+        }
+        check_recipe(parse_recipe({"data": {"train": "t.csv"}, "stages": stages}), splits_of(texts))
+
+    teach(frozen=False)
+    with pytest.raises(InputError, match=f"'teacher' cannot be run on the student's inputs.*{remedy}"):
+        teach(frozen=True)

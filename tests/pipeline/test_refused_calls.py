@@ -82,3 +82,13 @@ def test_a_teacher_without_features_is_refused_before_it_is_asked(tmp_path):
         distil(tmp_path, asked.append, changes=["stages.student.terms=[{loss='rkd'}]"])
     assert not asked
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["predictions", "a file of them", "a network that is trained"])
+def test_names_for_the_outputs_of_a_teacher_are_refused_where_they_mean_nothing(tmp_path, kind):
+    predictions = dc.Predictions.from_probs(steep(VECTORS), ids=dc.load_dataset((VECTORS, LABELS)).ids, classes=["no", "yes"])
+    predictions.save(tmp_path / "teacher.npz")
+    teachers = {"predictions": predictions, "a file of them": tmp_path / "teacher.npz", "a network that is trained": "mlp"}
+    with pytest.raises(InputError, match="teacher_labels = 'yes', 'no' is .*; leave it out"):
+        distil(tmp_path, teachers[kind], teacher_labels=["yes", "no"])
+    assert not (tmp_path / "run").exists()

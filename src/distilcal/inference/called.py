@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from distilcal.data.convert import label_text
 from distilcal.data.dataset import Choices, Images, Inputs, Texts, Vectors
 from distilcal.errors import InputError, list_names
-from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, IntArray
+from distilcal.predictions import ROUNDING, ROW_SUM_TOLERANCE, FloatArray, IntArray, unmasked_array
 
 NO_CLASS = -1  # in place of the index of a class where a model gave no label
 
@@ -123,10 +125,17 @@ def check_probs(answer: Any, count: int, classes: Sequence[str], source: str) ->
     """
     if hasattr(answer, "columns"):  # a DataFrame
         answer = _in_order_of_classes(answer, classes, source)
-    if hasattr(answer, "detach"):  # a tensor
+    if hasattr(answer, "detach"):  # a tensor; NumPy has no bfloat16
         answer = answer.detach().cpu()
+        answer = answer if answer.is_complex() else answer.double()
     try:
-        probs: FloatArray = np.asarray(answer, dtype=np.float64)
+        array = np.asarray(unmasked_array(answer, "probabilities"))
+        if array.dtype.kind == "c":  # NumPy would leave out the imaginary parts
+            raise InputError("the probabilities are complex numbers", remedy="return real ones")
+        probs: FloatArray = array.astype(np.float64)
+    except InputError as error:
+        error.source = source
+        raise
     except (TypeError, ValueError):
         raise InputError(
             f"expected an array of probabilities, got {type(answer).__name__}",
@@ -147,7 +156,8 @@ def check_probs(answer: Any, count: int, classes: Sequence[str], source: str) ->
             source=source,
             remedy="return probabilities that are finite and sum to 1",
         )
-    return probs
+    total = probs.sum(axis=1, keepdims=True)
+    return np.where(np.abs(total - 1) > ROUNDING, probs / total, probs)  # else it would only move values such as 0.7
 
 
 def read_answer(answer: Any, count: int, classes: Sequence[str], source: str) -> CalledAnswer:
@@ -196,11 +206,24 @@ def read_answer(answer: Any, count: int, classes: Sequence[str], source: str) ->
         )
     labels, scores = [], []
     for item in answer:
-        item = item[0] if isinstance(item, list) else item  # a pipeline with top_k: the best comes first
-        is_scored = isinstance(item, dict) and "label" in item
-        labels.append(label_text(item["label"] if is_scored else item))
-        scores.append(item.get("score") if is_scored else None)
+        label, score = _label_and_score(item, source)
+        labels.append(label)
+        scores.append(score)
     return match_labels(labels, np.array(scores, dtype=np.float64), classes, source)
+
+
+def _label_and_score(item: Any, source: str) -> tuple[str | None, float]:
+    """A label and its score, NaN if there is none; of several, as of a pipeline with top_k, the one with the highest score."""
+    if isinstance(item, list):
+        scored = [_label_and_score(part, source) for part in item]
+        return max(scored, key=lambda pair: pair[1]) if scored else (None, math.nan)
+    if not isinstance(item, dict) or "label" not in item:
+        return label_text(item), math.nan
+    score = item.get("score")
+    is_number = isinstance(score, Real) and not isinstance(score, bool)
+    if score is not None and not (is_number and 0 <= score <= 1 + ROW_SUM_TOLERANCE):
+        raise InputError(f"the score {score!r:.40} is not a probability", source=source, remedy="return one from 0 to 1")
+    return label_text(item["label"]), math.nan if score is None else min(float(score), 1.0)
 
 
 def match_labels(labels: Sequence[str | None], confidence: FloatArray, classes: Sequence[str], source: str) -> CalledAnswer:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distilcal.arguments import checked
 from distilcal.data.dataset import Dataset
 from distilcal.errors import DistilcalError, InputError, TeacherError
 from distilcal.inference.called import NO_CLASS, CalledAnswer
@@ -70,6 +71,7 @@ class Acceptance:
         return deferred
 
 
+@checked
 def accept_from(confidence: float) -> Acceptance:
     """Return the rule that keeps answers from a confidence on, and promises nothing.
 
@@ -85,7 +87,7 @@ def accept_from(confidence: float) -> Acceptance:
     Raises
     ------
     InputError
-        If it is not between 0 and 1.
+        If it is no number between 0 and 1.
 
     Examples
     --------

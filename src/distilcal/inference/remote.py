@@ -24,10 +24,10 @@ import numpy as np
 
 from distilcal.data.dataset import Dataset, Images, Vectors
 from distilcal.errors import DistilcalError, InputError, MissingDependencyError, TeacherError, TeacherTimeoutError
-from distilcal.inference.called import CalledAnswer, match_labels, plain_inputs, unknown_classes
+from distilcal.inference.called import NO_CLASS, CalledAnswer, match_labels, plain_inputs, unknown_classes
 from distilcal.inference.deferral import DeferralTeacher
 from distilcal.io.atomic import parse_json
-from distilcal.predictions import ROW_SUM_TOLERANCE
+from distilcal.predictions import ROW_SUM_TOLERANCE, FloatArray, IntArray
 
 SECONDS = 10.0  # in which a service must have answered
 MAX_ANSWER = 16_000_000  # bytes
@@ -192,7 +192,18 @@ class RemoteService:
             raise self._failure("one of its labels is not a text")
         confidence = np.array([self._probability(row.get("confidence")) for row in rows])
         matched = match_labels(labels, confidence, self.classes, self.source)
-        return CalledAnswer(matched.predicted, confidence, np.array([self._probabilities(row) for row in rows]))
+        probs = np.array([self._probabilities(row) for row in rows])
+        self._check_agreement(matched.predicted, probs)
+        return CalledAnswer(matched.predicted, confidence, probs)
+
+    def _check_agreement(self, predicted: IntArray, probs: FloatArray) -> None:
+        """Refuse a label that its own probabilities contradict; those that were rounded may tie."""
+        rows = np.flatnonzero((predicted != NO_CLASS) & np.isfinite(probs).all(axis=1))
+        contradicted = probs[rows, predicted[rows]] < probs[rows].max(axis=1) - ROW_SUM_TOLERANCE
+        if contradicted.any():
+            row = rows[contradicted.argmax()]
+            given, best = (self.classes[k] for k in (predicted[row], probs[row].argmax()))
+            raise self._failure(f"one of its answers has the label {given!r}, but {best!r} is more probable in it")
 
     def _bodies(self, data: Dataset) -> Iterator[tuple[bytes, int]]:
         """Requests and the number of examples in each."""

@@ -378,7 +378,7 @@ def model_path(source: Any) -> Path:
         return Path(source)
     path = Path(source)
     is_onnx = path.suffix.lower() == ".onnx"
-    if path.is_file() and not is_onnx:
+    if path.exists() and not path.is_dir() and not is_onnx:
         raise InputError("this file is not a model", source=str(source), remedy="give the folder of one, or an .onnx")
     if path.is_dir() and is_onnx:
         raise InputError("this is a folder, not an .onnx file", source=str(source), remedy="give the file")

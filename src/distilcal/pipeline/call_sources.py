@@ -17,8 +17,9 @@ from distilcal.data.table_source import Columns, distinct_classes
 from distilcal.data.writing import file_columns
 from distilcal.errors import InputError, list_names
 from distilcal.io.tables import SUFFIXES, table_kind
-from distilcal.pipeline.distill import DistillSettings
+from distilcal.pipeline.distill import DistillSettings, refuse_labels_of_predictions
 from distilcal.pipeline.in_memory import InMemory
+from distilcal.predictions import Predictions
 
 LONGEST_PATH = 255  # a longer text is an example
 
@@ -69,6 +70,8 @@ def add_sources(settings: DistillSettings, sources: CallSources, inputs: InMemor
     teacher, student = sources.teacher, sources.student
     source = str(teacher) if _is_path(teacher) else inputs.add_teacher(teacher)
     settings = settings.replace(teacher=source)
+    if isinstance(teacher, Predictions):
+        refuse_labels_of_predictions(settings)
     if student is None:
         return settings
     return settings.replace(student=str(student) if _is_path(student) else inputs.add_model("student", student))

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Callable
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from distilcal.calibrate import Calibrator
 from distilcal.data.splits import Splits
@@ -29,6 +30,8 @@ COMMON_CLASS = 0.01  # share of the rows from which a class should be predicted 
 MIN_ROWS_OF_MISSING = 5  # rows of a class that is never predicted; fewer may be missed by chance
 SHOWN_CLASSES = 3
 NORMAL_95 = 1.96
+MOST_CLASSES = 1_000  # among which another order is looked for: the time grows with their third power
+TIE = 0.5  # rows that a class counts more under its own name, which it keeps if another fits no better
 
 
 # ---- data, before training ---------------------------------------------------------------------------------------------
@@ -99,8 +102,39 @@ def one_class(model: str, predictions: Predictions) -> str | None:
     )
 
 
+def other_order(model: str, predictions: Predictions) -> str | None:
+    """Warn of a model that would be right more often with its classes in another order, as if its columns were mixed up.
+
+    The order is found on every second row and tried on the others, since some order always fits the rows it is found on.
+    """
+    if len(predictions.classes) > MOST_CLASSES:
+        return None
+    confusion = np.zeros((len(predictions.classes),) * 2)
+    np.add.at(confusion, (predictions.predicted[::2], predictions.labels[::2]), 1)
+    np.fill_diagonal(confusion, confusion.diagonal() + TIE)
+    _, order = linear_sum_assignment(confusion, maximize=True)  # the class that each predicted one stands for
+    labels, predicted = predictions.labels[1::2], predictions.predicted[1::2]
+    reordered = order[predicted] == labels
+    difference = reordered.astype(float) - (predicted == labels)
+    majority = np.bincount(labels).max(initial=0) / max(len(labels), 1)
+    if difference.sum() < MIN_MISTAKES or paired_difference(difference)[0] <= 0 or reordered.mean() <= majority:
+        return None
+    moved = [
+        f"{predictions.classes[k]!r} as {predictions.classes[order[k]]!r}"
+        for k in np.flatnonzero(order != np.arange(len(order)))
+    ]
+    return (
+        f"{model} is right on {predictions.correct.mean():.1%} of {predictions.name}, but on "
+        f"{(order[predictions.predicted] == predictions.labels).mean():.1%} if one reads {_first_names(moved)}: the classes of "
+        "its teacher's outputs, or its own, seem to be in another order than those of the data; name them in the order of the "
+        "outputs (teacher_labels, or classes of predictions)"
+    )
+
+
 def below_majority(model: str, predictions: Predictions) -> str | None:
     """Warn of a model that is less accurate than the most frequent class for all rows, beyond chance."""
+    if other_order(model, predictions) is not None:
+        return None  # said there, with the cause
     _, labelled = _counts(predictions)
     top = int(labelled.argmax())
     difference = predictions.correct.astype(float) - (predictions.labels == top)
@@ -172,7 +206,7 @@ def doubtful_fit(model: str, dev: Predictions, calibrator: Calibrator) -> str | 
 # ---- tables ------------------------------------------------------------------------------------------------------------
 
 DATA_CHECKS: tuple[Callable[[Splits], str | None], ...] = (small_dev, rare_classes_on_dev, classes_that_read_alike)
-MODEL_CHECKS: tuple[Callable[[str, Predictions], str | None], ...] = (one_class, below_majority, missing_classes)
+MODEL_CHECKS: tuple[Callable[[str, Predictions], str | None], ...] = (one_class, other_order, below_majority, missing_classes)
 CALIBRATION_CHECKS: tuple[Callable[[str, Predictions, Calibrator], str | None], ...] = (few_mistakes, doubtful_fit)
 
 

@@ -29,7 +29,7 @@ from distilcal.config.schema import (
     TermSettings,
     TrainSettings,
 )
-from distilcal.errors import InputError
+from distilcal.errors import InputError, list_names
 from distilcal.io.atomic import check_input, expected_shape, read_object
 from distilcal.io.predictions import SUFFIXES
 from distilcal.models.image import NETWORKS, build_image_network
@@ -224,17 +224,49 @@ def _teacher_stage(settings: DistillSettings, configs: Configs) -> StageSettings
     if Path(settings.teacher).suffix.lower() in SUFFIXES:
         if settings.teacher not in configs:
             check_input(Path(settings.teacher))
+            refuse_labels_of_predictions(settings)
         return StageSettings(predictions=(settings.teacher,))
     source = _model_source(settings.teacher)
     train = _train_settings(settings, source)
     if _is_fresh(source):
+        _refuse_labels_of_trained(settings)
         return StageSettings(model=ModelSettings(name=source), terms=TEACHER_TERMS, train=train)
     _check_image_network(source)
     if has_classification_head(_config(source, configs)):
         model = ModelSettings(name=source, head="keep", labels=settings.teacher_labels, max_length=settings.max_length)
         return StageSettings(model=model)
+    _refuse_labels_of_trained(settings)
     model = ModelSettings(name=source, head="new", max_length=settings.max_length)
     return StageSettings(model=model, terms=TEACHER_TERMS, train=train)
+
+
+def refuse_labels_of_predictions(settings: DistillSettings) -> None:
+    """Refuse names for the outputs of a teacher that is known by its predictions, which name their classes themselves.
+
+    Parameters
+    ----------
+    settings : DistillSettings
+        Of a call with such a teacher.
+
+    Raises
+    ------
+    InputError
+        If the settings have ``teacher_labels``.
+    """
+    if settings.teacher_labels:
+        raise InputError(
+            f"teacher_labels = {list_names(settings.teacher_labels)} is not for predictions, which name their own classes",
+            remedy="leave it out, and correct the names in the predictions if they are wrong (classes=... of Predictions)",
+        )
+
+
+def _refuse_labels_of_trained(settings: DistillSettings) -> None:
+    if settings.teacher_labels:
+        raise InputError(
+            f"teacher_labels = {list_names(settings.teacher_labels)} is for a trained teacher, and {settings.teacher} is "
+            "trained here, with the classes of the data",
+            remedy="leave it out",
+        )
 
 
 def _student_model(settings: DistillSettings, teacher: StageSettings, configs: Configs) -> ModelSettings:

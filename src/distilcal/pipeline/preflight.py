@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ from distilcal.pipeline.encoders import NO_CONFIGS, Configs, encoder_config, has
 from distilcal.pipeline.rows import stage_data
 from distilcal.pipeline.sizes import check_size
 from distilcal.pipeline.stage import Stage
+from distilcal.pipeline.teacher import different_inputs
 from distilcal.pipeline.views import stage_views
 from distilcal.predictions import SURROGATE, Predictions
+from distilcal.selective import counted
 from distilcal.views import MIXED, VIEWS, View, build_term
 
 LOCK = ".lock"  # in the folder of a run that is under way
@@ -104,7 +106,7 @@ def check_recipe(recipe: Recipe, splits: Splits, configs: Configs = NO_CONFIGS) 
     """
     if len(splits.dev) < MIN_DEV_EXAMPLES:
         raise InputError(
-            f"dev has {len(splits.dev)} examples",
+            f"dev has {counted(len(splits.dev), 'example')}",
             remedy=f"give at least {MIN_DEV_EXAMPLES}: epochs and temperatures are chosen on it",
         )
     for data in splits:
@@ -115,32 +117,41 @@ def check_recipe(recipe: Recipe, splits: Splits, configs: Configs = NO_CONFIGS) 
             check(stage)
 
 
-def check_folders(folder: Path, store: Path) -> None:
-    """Refuse a folder of a run that holds something else, and folders that cannot be created. Needs no data.
+def check_folders(folder: Path, store: Path, *, kind: str = "run", marks: Sequence[str] = RUN_MARKS) -> None:
+    """Refuse a folder of a run that holds something else, a store that is a run, and folders that cannot be created.
+
+    Needs no data.
 
     Parameters
     ----------
     folder : Path
-        The folder of the run: new, empty, or that of an earlier run.
+        The folder of the results: new, empty, or that of earlier results.
     store : Path
         Where trained stages are kept.
+    kind : str, default "run"
+        Whose results, for the messages.
+    marks : sequence of str, optional
+        A folder with a file of one of these names holds such results; by default those of a run.
 
     Raises
     ------
     InputError
-        With the folder, and a file in it that does not belong to a run, or a folder in it whose content cannot be replaced.
+        With the folder, and a file in it that does not belong to the results, or a folder in it whose content cannot be
+        replaced.
     """
-    for path, remedy in ((folder, "give the folder of a run"), (store, "give the folder of the store")):
+    for path, remedy in ((folder, f"give the folder of a {kind}"), (store, "give the folder of the store")):
         check_creatable(path, remedy)
     if folder.resolve() == store.resolve():
-        raise InputError(f"the run and the store are one folder, {str(folder)!r}", remedy="give two")
+        raise InputError(f"the {kind} and the store are one folder, {str(folder)!r}", remedy="give two")
+    if any((store / name).exists() for name in RUN_MARKS):  # stages of that run may be called as folders of a store
+        raise InputError("this is the folder of a run, not a store", source=str(store), remedy="give another --store")
     inside = folder.iterdir() if folder.is_dir() else ()
     names = sorted(path.name for path in inside if os.path.realpath(path) != os.path.realpath(store))  # links may be circles
-    foreign = [name for name in names if name not in HARMLESS_FILES]
-    is_run = any(name in RUN_MARKS for name in names) or (folder / "data" / "answers").is_dir()
-    if foreign and not is_run:
+    foreign = [name for name in names if name not in (*HARMLESS_FILES, LOCK)]
+    is_known = any(name in marks for name in names) or (folder / "data" / "answers").is_dir()
+    if foreign and not is_known:
         raise InputError(
-            f"this folder is not empty and not that of a run: it holds {foreign[0]!r}",
+            f"this folder is not empty and not that of a {kind}: it holds {foreign[0]!r}",
             source=str(folder),
             remedy="give a new folder",
         )
@@ -464,6 +475,29 @@ def check_network_size(stage: StageToCheck) -> None:
         check_size(stage.settings, stage.train, stage.config, stage.path)
 
 
+def check_teacher_inputs(stage: StageToCheck) -> None:
+    """Refuse a teacher that is to be run on the student's inputs if only one of them reads features of a frozen encoder.
+
+    Parameters
+    ----------
+    stage : StageToCheck
+        The stage.
+
+    Raises
+    ------
+    InputError
+        With the remedy. Tokenizers are compared when both networks are loaded.
+    """
+    settings, stages = stage.settings, stage.recipe.stages
+    sees_mixes = any(view.teacher == "mixed" for view in stage_views(settings).values())
+    is_run = settings.teacher_input == "live" or sees_mixes
+    if not settings.teacher or not is_run or not stage.has_texts or stages[settings.teacher].predictions:
+        return
+    teacher = replace(stage, name=settings.teacher, settings=stages[settings.teacher])
+    if stage.network.frozen != teacher.network.frozen:
+        raise different_inputs(stage.name, teacher.name, sees_mixes=sees_mixes)
+
+
 STAGE_CHECKS: tuple[Callable[[StageToCheck], None], ...] = (
     check_prediction_files,
     check_views_exist,
@@ -475,6 +509,7 @@ STAGE_CHECKS: tuple[Callable[[StageToCheck], None], ...] = (
     check_network,
     check_head,
     check_network_size,
+    check_teacher_inputs,
 )
 
 

@@ -374,10 +374,13 @@ def _fit_baseline(planned: Plan) -> Baseline | None:
 
 def _warn_of_model(stage: Stage, dev: Dataset, baseline: Baseline | None) -> None:
     """Log what is wrong with a model as soon as it is trained; test is read at the end only."""
-    if stage.knows(dev).all():
-        of_baseline = None if baseline is None else baseline.predictions(dev)
-        for sentence in check_model(stage.name, stage.predictions(dev), of_baseline):
-            logger.warning(sentence)
+    known = stage.knows(dev)
+    if not known.any():
+        return
+    rows = dev if known.all() else dev.select(known)
+    of_baseline = None if baseline is None else baseline.predictions(rows)
+    for sentence in check_model(stage.name, stage.predictions(rows), of_baseline):
+        logger.warning(sentence)
 
 
 def _warn_of_seen_data(recipe: Recipe) -> None:

@@ -158,8 +158,25 @@ def _runs_live(stage: Stage, student: Classifier, teacher: Stage) -> bool:
 def _check_same_inputs(stage: Stage, student: Classifier, teacher: Stage, *, sees_mixes: bool) -> None:
     if teacher.settings.predictions or same_inputs(student, teacher.classifier):
         return
-    raise InputError(
-        f"stages.{stage.name}: the teacher {teacher.name!r} cannot be run on the student's inputs",
+    raise different_inputs(stage.name, teacher.name, sees_mixes=sees_mixes)
+
+
+def different_inputs(stage: str, teacher: str, *, sees_mixes: bool) -> InputError:
+    """Return the error for a teacher that is to be run on the inputs of a student and cannot read them.
+
+    Parameters
+    ----------
+    stage, teacher : str
+        Names of the student's stage and of its teacher's.
+    sees_mixes : bool
+        Whether it is to be run on the student's mixes, not on every batch.
+
+    Returns
+    -------
+    InputError
+    """
+    return InputError(
+        f"stages.{stage}: the teacher {teacher!r} cannot be run on the student's inputs",
         remedy="use teacher = 'clean' in its views" if sees_mixes else "use teacher_input = 'cached'",
     )
 

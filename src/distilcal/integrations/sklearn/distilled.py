@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from distilcal.api import distill
 from distilcal.data import Dataset, Vectors, texts
-from distilcal.data.convert import label_text
+from distilcal.data.convert import NOT_A_NUMBER, label_text
 from distilcal.errors import InputError
 from distilcal.export import TorchStudent
 from distilcal.inference import Student
+from distilcal.pipeline.distill import DistillSettings
 from distilcal.pipeline.preflight import MIN_DEV_EXAMPLES
 from distilcal.predictions import FloatArray
 
@@ -160,8 +162,8 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If examples, labels or settings are invalid, before anything is trained.
         """
         inputs = self._read_inputs(X, y, fit=True)
-        if isinstance(y, list | tuple):
-            _check_labels(y)
+        if isinstance(y, list | tuple) or str(getattr(y, "dtype", "")) in ("object", "str", "string", "category"):
+            _check_labels(list(y))
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
@@ -253,6 +255,11 @@ class DistilledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _hold_out(self, data: Dataset) -> tuple[Dataset, Dataset]:
         """The rows that are held out, and those to train on."""
+        DistillSettings(train="", teacher="", seed=self.seed)  # refuses a seed that cannot be one
+        if not isinstance(self.dev_fraction, Real) or not 0 <= self.dev_fraction < 1:
+            raise InputError(
+                f"dev_fraction = {self.dev_fraction!r:.60} is no share of the rows", remedy="give one below 1, as 0.1"
+            )
         if len(data) < MIN_DEV_EXAMPLES:
             raise InputError(f"X has {len(data)} examples", remedy=f"give at least {MIN_DEV_EXAMPLES}")
         if len(data) < 2 * MIN_DEV_EXAMPLES:
@@ -334,7 +341,13 @@ def as_texts(X: Any) -> list[str] | None:
 
 
 def _check_labels(labels: Sequence[Any]) -> None:
-    """NumPy makes a text of a missing label among texts, which would become a class."""
+    """NumPy makes a text of a missing label or a number among texts, which would become a class, or cannot sort them."""
     for row, label in enumerate(labels):
-        if label is None or (isinstance(label, float) and math.isnan(label)):
+        if label is None or type(label).__name__ in NOT_A_NUMBER or (isinstance(label, float) and math.isnan(label)):
             raise InputError("a label is missing", row=row, remedy="give y a label for every row")
+        if isinstance(label, str) != isinstance(labels[0], str):
+            raise InputError(
+                f"label {label!r:.60} is not of the same type as {labels[0]!r:.60}",
+                row=row,
+                remedy="give y texts only or numbers only",
+            )
