@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -230,6 +231,7 @@ OUTPUT_MISTAKES = {
     "one name twice": (["--html", "o.json", "--save-calibrator", "o.json"], "o.json: this output is also the output 'o.json'"),
     "a folder": (["--html", "sub"], "not a file"),
     "a device": (["--html", "/dev/null"], "not a file"),
+    "another file as a page": (["--html", "rival.csv"], "'rival.csv' is not an .html; give a name that ends in .html"),
     "bins": (["--bins", "0"], "--bins"),
     "accuracy in percent": (["--accuracy", "95"], "--accuracy"),
     "unknown option": (["--colour"], "--colour"),
@@ -274,6 +276,29 @@ def test_a_reader_that_goes_away_loses_no_file(folder):
     assert (folder / "r.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [("example", 0), ("schema recipe", 0), ("study", 0), ("check store", 1), ("eval test.npz --json", 0)],
+)
+def test_a_reader_that_goes_away_changes_no_exit_code(folder, arguments, code):
+    (folder / "store" / "stages" / "mine").mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m distilcal {arguments} | true"],
+        capture_output=True, text=True, check=False, cwd=folder,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_a_reader_that_goes_away_does_not_stop_a_repair(tmp_path):
+    left = [tmp_path / name / "stages" / ".0123456789abcdef0123.abcdefgh.part" for name in "ab"]
+    for part in left:
+        part.mkdir(parents=True)
+    command = f"{sys.executable} -m distilcal check --repair {tmp_path / 'a'} {tmp_path / 'b'} | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not any(part.exists() for part in left)
+
+
 @pytest.mark.parametrize("stream", ["1", "2"])
 def test_a_closed_stream_is_as_good_as_one_that_nobody_reads(folder, stream):
     command = f"{sys.executable} -m distilcal eval {folder / 'test.npz'} --intervals 20 --html {folder / 'r.html'} {stream}>&-"
@@ -288,6 +313,18 @@ def test_a_mistake_has_its_exit_code_where_it_cannot_be_told(folder):
             [sys.executable, "-m", "distilcal", "eval", str(folder / "nothing.npz")], stderr=full, check=False
         )
     assert done.returncode == 2
+
+
+def test_a_current_folder_that_was_deleted_is_named(folder, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    refused = CliRunner().invoke(main, ["eval", str(folder / "test.npz"), "--html", "r.html"])
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        "error: the current folder does not exist any more; change to one that does\n",
+    )
 
 
 def test_output_that_cannot_be_written_is_said(folder):
@@ -342,3 +379,12 @@ def test_an_accuracy_of_one_is_promised_by_nothing(folder):
     done = run("eval", folder / "test.npz", "--calib", folder / "dev.npz", "--accuracy", 1, *FAST)
     assert done.exit_code == 0, done.output
     assert "No threshold can promise 100% accuracy" in " ".join(done.output.split())
+
+
+def test_no_option_that_is_a_number_takes_nan():
+    commands = [main, *main.commands.values()]
+    options = [param for command in commands for param in command.params if isinstance(param.type, click.FloatRange)]
+    assert len(options) > 10
+    for option in options:
+        with pytest.raises(click.BadParameter, match="nan is not a number"):
+            option.type.convert("nan", option, None)

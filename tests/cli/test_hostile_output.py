@@ -106,6 +106,7 @@ def test_a_run_its_report_its_map_and_its_predictions(tmp_path):
     run("report", place, "--html", tmp_path / f"{HOSTILE}.html")
     metrics = (place / "metrics.json").read_bytes()
     run("report", place, "--html", place / "metrics.json", code=2)
+    run("report", place, "--html", recipe, code=2)  # a recipe is no page
     assert (place / "metrics.json").read_bytes() == metrics
     run("map", place)
     run("predict", place, data, "-o", tmp_path / f"{HOSTILE}.csv")

@@ -61,7 +61,7 @@ def test_nothing_is_accepted_with_an_accuracy_of_one(url):
 
 
 def test_texts_stay_as_they_are(url):
-    status, _, content = post(f"{url}/predict", {"texts": ["\0\x1b[2J", "ümläüts", "", "</script>", "日本語日本語日本語"]})
+    status, _, content = post(f"{url}/predict", {"texts": ["\0\x1b[2J", "ümläüts", ".", "</script>", "日本語日本語日本語"]})
     assert status == 200
     assert [answer["label"] for answer in content["predictions"]] == ["short", "long", "short", "long", "long"]
 
@@ -129,6 +129,7 @@ INVALID = [
     (b'{"accuracy": 1' + b"0" * 1500 + b', "texts": ["a"], "accuracy": 0.9}', 422, "the key 'accuracy' comes twice"),
     (b'{"texts": "a"}', 422, "expected a list of examples"),
     (b'{"texts": []}', 422, "not empty"),
+    (b'{"texts": ["a", ""]}', 422, "row 1 (counting from 0): expected a text, got ''"),
     (b'{"texts": ["a", 5]}', 422, "texts[1]: expected a text"),
     (b'{"texts": [["a", "b", "c"]]}', 422, "texts[0]: expected a text"),
     (b'{"texts": ["a"], "accuracy": 2}', 422, "between 0 and 1"),

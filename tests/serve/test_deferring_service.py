@@ -184,6 +184,7 @@ def test_a_service_that_is_down_hands_over(caplog):
         (labels("long", probabilities={"short": 0.4, "long": None}), "do not sum to 1"),
         (labels("long", probabilities={"short": 1, "long": 1}), "do not sum to 1"),
         (labels("long", probabilities={}), "do not sum to 1"),
+        (labels("long", probabilities={"short": 0.9, "long": 0.1}), "has the label 'long', but 'short' is more probable"),
     ],
 )
 def test_a_service_that_talks_nonsense_hands_over(answer, message, caplog, monkeypatch):

@@ -50,6 +50,21 @@ def test_requests_that_run_are_answered_before_it_stops():
         assert process.stderr.read() == ""
 
 
+def test_a_request_that_takes_too_long_is_told_that_the_service_stops(monkeypatch, caplog):
+    monkeypatch.setattr(server_module, "STOP_SECONDS", 0.2)
+    with ExitStack() as stack:
+        with server_in_thread(length_student()) as url:
+            client = stack.enter_context(connect(url))
+            client.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+            client.sendall(b"Content-Length: 50\r\n\r\n{")
+            while fetch(f"{url}/health")[2]["pending"] == 0:
+                time.sleep(0.02)
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"the service is stopping" in answer
+    assert "Traceback" not in caplog.text
+
+
 def test_serving_imports_no_torch():
     program = "import sys, distilcal.serve, distilcal.inference; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -257,7 +272,7 @@ def test_many_clients_at_once_are_all_answered():
                 status, _, content = post(f"{url}/predict", {"texts": ["a" * number]})
                 answers.append((status, content["predictions"][0]["probabilities"]["long"], 1 / (1 + np.exp(5.0 - number))))
 
-        clients = [threading.Thread(target=ask, args=(number,)) for number in range(40)]
+        clients = [threading.Thread(target=ask, args=(number,)) for number in range(1, 41)]  # no text is empty
         for client in clients:
             client.start()
         for client in clients:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from study_cases import without_times
 
+from distilcal.io.locks import file_lock
 from distilcal.study import executors
 from distilcal.study.executors import LocalExecutor, RayExecutor, local_processes
 from distilcal.study.expand import expand
@@ -66,6 +67,43 @@ def test_a_killed_process_is_replaced_and_the_study_ends_equal(place, finished_s
     assert not found["failures"]
     whole = json.loads((finished_study[0] / "out" / "results.json").read_text())
     assert without_times(found) == without_times(whole)
+
+
+def lock_and_wait(arguments):
+    with file_lock(Path(arguments["lock"])):
+        Path(arguments["began"]).touch()
+        time.sleep(600)
+
+
+def test_jobs_of_a_closed_executor_leave_no_lock_and_no_process(tmp_path):
+    executor = LocalExecutor(1, 1, call=lock_and_wait)
+    executor.submit("a", {"lock": str(tmp_path / "l"), "began": str(tmp_path / "began")})
+    while not (tmp_path / "began").exists():
+        assert not executor.finished(0.05)
+    (process,) = executor.pools[0]._processes.values()
+    executor.close()
+    assert not process.is_alive()
+    assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no groups of processes that get a signal")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_a_terminal_that_stops_all_processes_shows_nothing_of_those_that_start(name):
+    program = f"""
+import os, signal, time
+from distilcal.study.executors import LocalExecutor
+if __name__ == "__main__":
+    signal.signal(signal.{name}, lambda *_: None)
+    executor = LocalExecutor(1, 1, call=time.sleep)
+    executor.submit("a", 600)
+    for _ in range(60):
+        os.killpg(0, signal.{name})
+        time.sleep(0.01)
+    assert not executor.finished(0.5)
+    executor.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, start_new_session=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def always_killed(arguments):

@@ -30,6 +30,25 @@ def test_studies_are_listed():
         assert name in listed
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_a_folder_of_something_else_is_neither_results_nor_store(place, tmp_path, options):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.json").write_text("{}")
+    for out, store, message in (
+        ("run", "store", "this folder is not empty and not that of a study: it holds 'metrics.json'; give a new folder"),
+        ("out", "run", "this is the folder of a run, not a store"),
+        ("out", "out", "the study and the store are one folder"),
+    ):
+        where = ("--out", tmp_path / out, "--store", tmp_path / store)
+        assert message in command("study", place / "tiny.toml", *where, *options, code=2).stderr
+    assert [file.name for file in tmp_path.rglob("*")] == ["run", "metrics.json"]
+
+
+def test_a_recipe_is_no_study(tmp_path):
+    (tmp_path / "recipe.toml").write_text('name = "r"\n[data]\ntrain = "train.csv"\n')
+    assert "a recipe is run with distilcal run" in command("study", tmp_path / "recipe.toml", code=2).stderr
+
+
 @pytest.mark.slow
 def test_only_some_methods(place, tmp_path):
     done = command("study", place / "tiny.toml", "--only", "method=Alone, scaled,task=near", "--seeds", "1", "--processes", "1",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distilcal.cli.console import echo, echo_json
-from distilcal.cli.options import ACCURACY, FILE
+from distilcal.cli.options import ACCURACY, FILE, NumberRange
 from distilcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distilcal.selective import CascadeEvaluation
 
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # handed over, as shown in the table
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+SHARE = NumberRange(0, 1, min_open=True, max_open=True)
 
 
 @click.command("cascade")

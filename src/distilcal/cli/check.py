@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,7 @@ def check_command(folders: tuple[Path, ...], repair: bool) -> None:
             echo(f"note: {note}")
         echo(f"{folder}: {report.checked} entries of the {report.kind} verified, {_summary(report.findings)}")
         is_clean = is_clean and report.is_clean
-    sys.exit(0 if is_clean else 1)
+    click.get_current_context().exit(0 if is_clean else 1)
 
 
 def _summary(findings: list[Finding]) -> str:

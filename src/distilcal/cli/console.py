@@ -35,9 +35,10 @@ def echo(message: object, *, err: bool = False, nl: bool = True) -> None:
     """
     try:
         click.echo(printable(str(message)), err=err, nl=nl)
-    except OSError:
+    except OSError as error:
         if not err:
-            raise
+            _go_on_unread(error)
+            return
         # A log that nobody reads any more, or on a full disk, does not stop the work.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
@@ -55,7 +56,19 @@ def echo_json(value: Any) -> None:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # standard output would have "?" in place of what it lacks
         text = _escaped(json.dumps(value, indent=2, allow_nan=False))
-    click.echo(text)
+    try:
+        click.echo(text)
+    except OSError as error:
+        _go_on_unread(error)
+
+
+def _go_on_unread(error: OSError) -> None:
+    """Print nothing more if nobody reads it; any other error of standard output is raised."""
+    if not isinstance(error, BrokenPipeError):
+        raise error
+    from distilcal.report.console import discard_output
+
+    discard_output()
 
 
 def _escaped(text: str) -> str:

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from distilcal.cli.console import echo, echo_json, share_bar
-from distilcal.cli.options import ACCURACY, FILE
+from distilcal.cli.options import ACCURACY, FILE, NumberRange, check_page_name
 from distilcal.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ METHODS = ("temperature", "vector", "matrix", "dirichlet", "isotonic", "histogra
 )
 @click.option("--accuracy", type=ACCURACY, default=0.95, show_default=True,
               help="Accuracy required above the threshold.")  # fmt: skip
-@click.option("--confidence", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
+@click.option("--confidence", type=NumberRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True,
               help="How sure to be of that accuracy.")  # fmt: skip
 @click.option("--intervals", type=click.IntRange(2, 100_000),
               help="Bootstrap resamples.  [default: 1000, fewer for very large sets]")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the resamples.")
 @click.option("--probs", "unit", flag_value="probs", help="The class columns without prefix hold probabilities.")
 @click.option("--logits", "unit", flag_value="logits", help="The class columns without prefix hold logits.")
-@click.option("--tolerance", type=click.FloatRange(0, 0.1), default=0.001, show_default=True,
+@click.option("--tolerance", type=NumberRange(0, 0.1), default=0.001, show_default=True,
               help="How far a row of probabilities may be from summing to 1.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/reference/eval-json.md) and nothing else.")
 @click.option("--html", type=FILE, help="Also write a self-contained report page.")
@@ -83,6 +83,8 @@ def evaluate_command(
     for path in outputs:
         check_output(path)
     refuse_same_file(inputs, outputs)
+    if html is not None:
+        check_page_name(html)
 
     def load(path: Path) -> Predictions:
         return read_predictions(path, unit=unit, name=path.stem, tolerance=tolerance, labelled=True)

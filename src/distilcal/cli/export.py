@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from distilcal.cli.console import echo, let_threads_sleep, plain_warnings
-from distilcal.cli.options import FOLDER
+from distilcal.cli.options import FOLDER, NumberRange
 
 
 @click.command("export")
 @click.argument("source")
 @click.argument("target", type=FOLDER)
 @click.option("--int8", is_flag=True, help="Weights in 8 bits: a quarter of the size, and faster.")
-@click.option("--max-drop", type=click.FloatRange(min=0), default=0.5, show_default=True,
+@click.option("--max-drop", type=NumberRange(min=0), default=0.5, show_default=True,
               help="Points of test accuracy that 8 bits may cost.")  # fmt: skip
 @click.option("--stage", default="", help="Which model of a run.  [default: its student]")
 @click.option("--dev", default="", help="Labelled data to calibrate 8 bits on.  [default: dev of the run]")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distilcal.cli.console import echo
+from distilcal.cli.options import NumberRange
 from distilcal.report.progress import LINE_SECONDS
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def executor_options(command: Any) -> Any:
         click.option("--address", default="", help="Address of the Ray cluster.  [default: start one on this machine]"),
         click.option("--processes", type=click.IntRange(1), help="Local: jobs at a time.  [default: one per core or GPU]"),
         click.option("--threads", type=click.IntRange(1), help="Local: threads of each job.  [default: cores / processes]"),
-        click.option("--cpus", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
+        click.option("--cpus", type=NumberRange(0, min_open=True), default=1.0, show_default=True,
                      help="Ray: cores of each job."),
-        click.option("--gpus", type=click.FloatRange(0), default=0.0, show_default=True, help="Ray: GPUs of each job."),
+        click.option("--gpus", type=NumberRange(0), default=0.0, show_default=True, help="Ray: GPUs of each job."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)

@@ -25,11 +25,11 @@ from distilcal.cli.predict import predict_command
 from distilcal.cli.report import report_command
 from distilcal.cli.schema import schema_command
 from distilcal.cli.serve import serve_command
-from distilcal.cli.signals import StoppedBySignal, stop_on_signals
+from distilcal.cli.signals import Stop, StoppedBySignal, stop_on_signals
 from distilcal.cli.study import study_command
 from distilcal.cli.sweep import sweep_command
 from distilcal.cli.train import distill_command, run_command
-from distilcal.errors import DistilcalError, optional_packages
+from distilcal.errors import DistilcalError, InputError, optional_packages
 
 LONGEST_MESSAGE = 2000  # characters of an error
 
@@ -47,38 +47,65 @@ class Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" in its place
+        with stop_on_signals() as stop:
+            code = self._run(stop, *args, **settings)
+        sys.exit(code)
+
+    def _run(self, stop: Stop, *args: Any, **settings: Any) -> int:
+        """Run a command, show its error, and return its exit code."""
         try:
-            with optional_packages("this command"), stop_on_signals():
+            with optional_packages("this command"):
                 code = super().main(*args, **{**settings, "standalone_mode": False})
             sys.stdout.flush()
-        except click.exceptions.NoArgsIsHelpError as error:
-            echo(error.format_message(), err=True)
-            code = 2
-        except click.ClickException as error:
-            code = _fail(error.format_message())
-        except DistilcalError as error:
-            code = _fail(str(error))
-        except MemoryError:
-            code = _fail("there is not enough memory for this input; take a sample of rows")
-        except click.Abort:
-            echo("stopped", err=True)
-            code = 130
-        except BrokenPipeError:
-            # Whoever read our output has had enough. Python would complain once more when it closes the pipe.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 0
-        except OSError as error:
-            names = [name for name in (error.filename, error.filename2) if isinstance(name, str)]
-            where = f"{' to '.join(names)}: " if names else ""
-            code = _fail(f"{where}cannot read or write: {error.strerror or error}; check the path and the room on the disk")
-        sys.exit(code if isinstance(code, int) else 0)
+        except (click.Abort, KeyboardInterrupt):
+            return _stopped(stop)
+        except Exception as error:
+            # A library that was stopped while it was imported may have failed in its own way.
+            return _failed(error) if stop.number is None else _stopped(stop)
+        return code if isinstance(code, int) else 0
 
     def invoke(self, context: click.Context) -> Any:
+        _check_current_folder()
         try:
             return super().invoke(context)
-        except StoppedBySignal as stopped:
-            echo(f"stopped by {stopped}", err=True)
-            raise click.exceptions.Exit(stopped.exit_code) from None
+        except StoppedBySignal as stopped:  # click would print an empty line, which follows the ^C of a terminal
+            raise click.Abort from stopped
+
+
+def _check_current_folder() -> None:
+    """Without it no relative path leads anywhere, and torch cannot be imported: its library ends the process."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InputError("the current folder does not exist any more", remedy="change to one that does") from None
+
+
+def _stopped(stop: Stop) -> int:
+    echo(stop.message, err=True)
+    return stop.exit_code
+
+
+def _failed(error: Exception) -> int:
+    """Show an error of the user or the system; one of ours is raised again."""
+    match error:
+        case click.exceptions.NoArgsIsHelpError():
+            echo(error.format_message(), err=True)
+            return 2
+        case click.ClickException():
+            return _fail(error.format_message())
+        case DistilcalError():
+            return _fail(str(error))
+        case MemoryError():
+            return _fail("there is not enough memory for this input; take a sample of rows")
+        case BrokenPipeError():
+            # Whoever read our output has had enough. Python would complain once more when it closes the pipe.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        case OSError():
+            names = [name for name in (error.filename, error.filename2) if isinstance(name, str)]
+            where = f"{' to '.join(names)}: " if names else ""
+            return _fail(f"{where}cannot read or write: {error.strerror or error}; check the path and the room on the disk")
+    raise error
 
 
 def _fail(message: str) -> int:

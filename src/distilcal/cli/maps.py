@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distilcal.cli.console import echo
-from distilcal.cli.options import FOLDER, keep_formulas_option
+from distilcal.cli.options import FOLDER, NumberRange, check_page_name, keep_formulas_option
 from distilcal.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--html", type=FOLDER, help="The page.  [default: map.html in the stage's folder]")
 @click.option("--svg", type=FOLDER, help="Also write the map as a figure for papers, .svg, .pdf or .png.")
 @click.option("--figure", type=FOLDER, help="The same as --svg; both may be given.")
-@click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), default=0.33, show_default=True,
+@click.option("--fraction", type=NumberRange(0, 1, min_open=True), default=0.33, show_default=True,
               help="Share of the examples in each region.")  # fmt: skip
 @click.option("--disjoint", is_flag=True, help="No example in two regions: the ambiguous first.")
 @keep_formulas_option
@@ -65,6 +65,7 @@ def map_command(
     for path in outputs:
         check_output(path)
     refuse_same_file(_input_files(location), outputs)
+    check_page_name(html)
     if figures:
         from distilcal.report.figures import check_figure_path, map_figure, save_figure
 

@@ -9,7 +9,7 @@ import click
 
 from distilcal.cli.cascade import parse_costs
 from distilcal.cli.console import counting_bar, echo, let_threads_sleep, plain_warnings
-from distilcal.cli.options import ACCURACY, FILE, keep_formulas_option
+from distilcal.cli.options import ACCURACY, FILE, NumberRange, keep_formulas_option
 
 if TYPE_CHECKING:
     from distilcal.inference import PredictedFile
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 @click.option("--id", "id_column", default="", help="Column of ids.")
 @click.option("--accuracy", type=ACCURACY,
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
-@click.option("--threshold", "confidence", type=click.FloatRange(0, 1),
+@click.option("--threshold", "confidence", type=NumberRange(0, 1),
               help="Lowest confidence of these answers, in place of an accuracy.")  # fmt: skip
-@click.option("--max-loss", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+@click.option("--max-loss", type=NumberRange(0, 1, min_open=True, max_open=True),
               help="In place of both: the accuracy that may be lost to the teacher; .005 is half a point.")  # fmt: skip
 @click.option("--defer-to", metavar="TEACHER",
               help="Who answers instead of a human: a model as MODEL, RUN/STAGE, or the URL of a distilcal serve.")  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from distilcal.cli.console import echo
-from distilcal.cli.options import FOLDER
+from distilcal.cli.options import FOLDER, check_page_name
 
 
 @click.command("report")
@@ -24,6 +24,7 @@ def report_command(runs: tuple[Path, ...], html: Path | None) -> None:
         check_output(html)
         # Pages in the folder of a run may be replaced; all else there belongs to its results.
         refuse_same_file([file for folder in runs for file in folder.rglob("*") if file.suffix != ".html"], [html])
+        check_page_name(html)
     summary = summarise_runs([read_run(folder) for folder in runs])
     if html is not None:
         write_runs_page(summary, html)

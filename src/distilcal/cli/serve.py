@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from distilcal.cli.console import echo, let_threads_sleep, log_to_console, plain_warnings
-from distilcal.cli.options import ACCURACY
+from distilcal.cli.options import ACCURACY, NumberRange
 
 
 @click.command("serve")
@@ -19,9 +19,9 @@ from distilcal.cli.options import ACCURACY
 @click.option("--stage", default="", help="Which model of a run.  [default: its student]")
 @click.option("--accuracy", type=ACCURACY,
               help="Accuracy required of answers that are not handed over.  [default: that of the model's run]")  # fmt: skip
-@click.option("--threshold", "confidence", type=click.FloatRange(0, 1),
+@click.option("--threshold", "confidence", type=NumberRange(0, 1),
               help="Lowest confidence of these answers, in place of an accuracy.")  # fmt: skip
-@click.option("--max-loss", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+@click.option("--max-loss", type=NumberRange(0, 1, min_open=True, max_open=True),
               help="In place of both: the accuracy that may be lost to the teacher; .005 is half a point.")  # fmt: skip
 @click.option("--defer-to", metavar="TEACHER",
               help="Who answers instead of a human: a model as MODEL, RUN/STAGE, or the URL of a distilcal serve.")  # fmt: skip

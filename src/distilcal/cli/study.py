@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from distilcal.study.expand import Graph
     from distilcal.study.schema import Study
 
+MOST_SEEDS = 1_000  # each of them is a copy of the whole study
+
 
 @click.command("study")
 @click.argument("name", required=False)
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     help="The scale to run: small; full, as in the paper; paper, only the points that the paper chose; a file may have more.",
 )
 @click.option("--only", "only", multiple=True, metavar="method=A,task=B", help="Only these; may be given more than once.")
-@click.option("--seeds", type=click.IntRange(1), help="Number of seeds.  [default: the study's]")
+@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), help="Number of seeds.  [default: the study's]")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME-SCALE]")
 @click.option("--power", is_flag=True, help="Only show the smallest difference that each claim could see.")
 @click.option("--keep-points", is_flag=True, help="Keep the models of grid points that were not chosen.")
@@ -64,6 +66,7 @@ def study_command(
     let_threads_sleep()
     from distilcal.study.expand import expand
     from distilcal.study.loading import load_study
+    from distilcal.study.run import check_study_folders
     from distilcal.study.selection import select
 
     if name is None:
@@ -73,6 +76,7 @@ def study_command(
     study = select(load_study(name, scale, seeds), methods=methods, tasks=tasks)
     graph = expand(study)
     folder = out if out is not None else _default_folder(study, only, seeds)
+    check_study_folders(folder, store)
     if dry_run:
         _show_forecast(study, graph, store, folder, executor_settings)
     if dry_run or power:
@@ -98,7 +102,7 @@ def study_command(
     failed = sum(id_ in graph.jobs for id_ in outcome.failed) + len(outcome.unmeasured)
     if failed:
         echo(f"{failed} of {len(graph.jobs)} jobs failed; give the same command again to retry them.")
-        sys.exit(1)
+        click.get_current_context().exit(1)
 
 
 def _list_studies() -> None:
@@ -197,6 +201,7 @@ def _show_power(study: Study, graph: Graph, folder: Path) -> None:
     from distilcal.study.power import design_power
 
     if not study.claims:
+        echo("No claim is about what was chosen.")
         return
     with plain_warnings():
         power = design_power(study, graph, folder.parent)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distilcal.cli.console import echo, is_main_process, let_threads_sleep, log_to_console, plain_warnings
-from distilcal.cli.options import ACCURACY, FOLDER, dry_option, set_option, store_option, track_option
+from distilcal.cli.options import ACCURACY, FOLDER, NumberRange, dry_option, set_option, store_option, track_option
 
 if TYPE_CHECKING:
     from distilcal.config.schema import Recipe
@@ -69,9 +69,9 @@ def run_command(
 )
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the data.  [default: 3, or more for 300 steps]")
 @click.option("--batch", type=click.IntRange(1), help="Examples in a batch.  [default: 16 below 2,000 examples, else 32]")
-@click.option("--lr", type=click.FloatRange(0, min_open=True),
+@click.option("--lr", type=NumberRange(0, min_open=True),
               help="Learning rate.  [default: 5e-5; networks for images 1e-3, linear and mlp 0.01]")  # fmt: skip
-@click.option("--labelled-share", type=click.FloatRange(0, 1, min_open=True),
+@click.option("--labelled-share", type=NumberRange(0, 1, min_open=True),
               help="Share of labelled examples in the student's batches.  [default: as in the data]")  # fmt: skip
 @click.option("--max-length", type=click.IntRange(8), default=256, show_default=True, help="Tokens of a text.")
 @click.option("--accuracy", type=ACCURACY, default=0.95, show_default=True,

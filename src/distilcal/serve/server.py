@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from distilcal.errors import InputError
@@ -33,6 +33,7 @@ IDLE_CONNECTIONS = 256  # beside those of the requests under way
 REFUSED_CONNECTIONS = 128  # beside all of these: whose requests are refused; still more are closed at once
 SEND_SECONDS = 30.0  # in which a client must have taken what it was sent
 BUSY = {"error": "too many connections are open; try again later"}
+STOPPED = {"error": "the service is stopping; send the request to another one, or again later"}
 FOREIGN_HOST = {
     "error": "the service is not known by the name that this request has as its Host; start it with --allow-host NAME"
 }
@@ -156,6 +157,49 @@ class KnownHosts:
             return False
 
 
+class StopAnswer:
+    """Middleware that answers requests with 503 which are still under way when the service does not wait for them any longer.
+
+    uvicorn alone would close their connections, and log a traceback for each.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What answers the others.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def send_answer(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_answer)
+        except asyncio.CancelledError:
+            if scope["type"] != "http":
+                raise
+            if not has_begun:
+                await JSONResponse(STOPPED, 503, headers={**HEADERS, "Connection": "close"})(scope, receive, send)
+
+
+class StoppableServer(uvicorn.Server):
+    """A server that the first signal stops: it decides on the exit code. A later Ctrl+C only ends the waiting for requests."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Keep further signals from uvicorn, which would send them again after its end, the last one first."""
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
+        elif sig == signal.SIGINT:
+            for task in list(self.server_state.tasks):
+                task.cancel()
+
+
 def serve(
     student: Student,
     *,
@@ -254,7 +298,7 @@ def build_server(
         Its ``run(sockets=[...])`` serves until ``should_exit`` is set or a signal comes.
     """
     max_connections = max_requests + MAX_DEFERRED + IDLE_CONNECTIONS
-    limited = ConnectionLimit(app if hosts is None else KnownHosts(app, hosts), max_connections)
+    limited = ConnectionLimit(StopAnswer(app if hosts is None else KnownHosts(app, hosts)), max_connections)
     config = uvicorn.Config(
         limited,
         http=TimedHttp,
@@ -268,7 +312,7 @@ def build_server(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    server = uvicorn.Server(config)
+    server = StoppableServer(config)
     limited.connections = server.server_state.connections
     return server
 

@@ -12,17 +12,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Protocol
 
 from distilcal.errors import DistilcalError, InputError, MissingDependencyError
+from distilcal.imports import count_imports
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # of a job whose process was killed
+CLOSING_SECONDS = 5.0  # that a job has to close its files
+HELD = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 PASSED_ON = ("DISTILCAL_DATA", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN")  # variables that Ray's workers inherit
 Arguments = Mapping[str, Any]
 Result = dict[str, Any] | BaseException
@@ -148,6 +153,8 @@ def _prepare_worker(threads: int, device: str | None, parent: int) -> None:
     for name in ("SIGINT", "SIGHUP"):  # a terminal sends these to all; the parent handles them and stops its workers
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)  # see _signals_held
 
     def exit_with_parent() -> None:
         while os.getppid() == parent:
@@ -155,6 +162,41 @@ def _prepare_worker(threads: int, device: str | None, parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=exit_with_parent, daemon=True).start()
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let what is started in the block have its signals held, until it says what to do with them; ours come afterwards.
+
+    A terminal sends Ctrl-C to all processes: a worker that is still being imported would show a traceback. SIGHUP would end
+    the process in which multiprocessing keeps count of its semaphores.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def _call_until_terminated(call: Callable[[Arguments], dict[str, Any]], arguments: Arguments) -> dict[str, Any]:
+    """Run a job in a worker that SIGTERM ends after its files and locks are closed."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if count_imports(frame):
+            os._exit(128 + number)
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        return call(arguments)
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _visible_gpus(count: int) -> list[str]:
@@ -193,7 +235,8 @@ class LocalExecutor:
         self.processes, self.threads = local_processes(self.processes or self.gpus or None, self.threads or None)
         self.slots = self.processes
         # A pool of one process for each slot: when a process is killed, its pool breaks, and only that one.
-        self.pools = [self._new_pool(slot) for slot in range(self.slots)]
+        with _signals_held():
+            self.pools = [self._new_pool(slot) for slot in range(self.slots)]
         self.free_slots = list(range(self.slots))
 
     def _new_pool(self, slot: int) -> ProcessPoolExecutor:
@@ -210,11 +253,12 @@ class LocalExecutor:
         self.submitted[id_] = arguments
         self.attempts[id_] = self.attempts.get(id_, 0) + 1
         slot = self.free_slots.pop()
-        try:
-            future = self.pools[slot].submit(self.call, arguments)
-        except BrokenProcessPool:  # killed while it was idle
-            self._replace_pool(slot)
-            future = self.pools[slot].submit(self.call, arguments)
+        with _signals_held():
+            try:
+                future = self.pools[slot].submit(_call_until_terminated, self.call, arguments)
+            except BrokenProcessPool:  # killed while it was idle
+                self._replace_pool(slot)
+                future = self.pools[slot].submit(_call_until_terminated, self.call, arguments)
         self.running[future] = id_, slot
 
     def finished(self, timeout: float) -> list[tuple[str, Result]]:
@@ -248,11 +292,15 @@ class LocalExecutor:
         return {"processes": self.processes, "threads": self.threads}
 
     def close(self) -> None:
-        """Terminate all processes."""
+        """Terminate all processes, and wait for them; one that does not end is killed."""
+        processes = [process for pool in self.pools for process in (getattr(pool, "_processes", None) or {}).values()]
+        for process in processes:
+            process.terminate()
+        killing = threading.Timer(CLOSING_SECONDS, lambda: [process.kill() for process in processes])
+        killing.start()
         for pool in self.pools:
-            for process in list((getattr(pool, "_processes", None) or {}).values()):
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=True, cancel_futures=True)
+        killing.cancel()
 
 
 @dataclass

@@ -140,8 +140,10 @@ def _scale_changes(table: Mapping[str, Any], scale: str) -> Mapping[str, Any]:
     scales = table.get("scales", {})
     if not isinstance(scales, Mapping) or not all(isinstance(changes, Mapping) for changes in scales.values()):
         raise InputError("scales is not a table of tables", remedy="write [scales.small]")
+    if not scales:
+        raise InputError("there is no [scales] in it", remedy="write [scales.small]; a recipe is run with distilcal run")
     if scale not in scales:
-        raise InputError(f"there is no scale {scale!r}", remedy=f"the scales are {', '.join(scales) or 'none'}")
+        raise InputError(f"there is no scale {scale!r}", remedy=f"the scales are {', '.join(scales)}")
     changes = dict(scales[scale])
     like = changes.pop("like", "")
     for key in changes:

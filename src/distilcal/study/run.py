@@ -27,6 +27,7 @@ from distilcal.study.sizes import check_sizes, expected_sizes, sources_on_hub
 from distilcal.study.theory import theorem
 
 FORMAT = 2  # of results.json
+STUDY_MARKS = ("results.json", "results.md", "study.html")  # a folder with one of these is that of a study
 
 
 def run_study(
@@ -76,13 +77,11 @@ def run_study(
     StoreError
         If another process writes to the folder.
     """
-    from distilcal.pipeline.preflight import check_creatable
     from distilcal.pipeline.run import environment
     from distilcal.report.figures import require_matplotlib
     from distilcal.report.studies import write_study
 
-    for path, remedy in ((folder, "give another folder with --out"), (store, "give the folder of the store")):
-        check_creatable(path, remedy)
+    check_study_folders(folder, store)
     if study.figures:
         require_matplotlib()  # before anything is trained
     study = select(study, methods=methods, tasks=tasks)
@@ -101,6 +100,26 @@ def run_study(
         write_json(folder / "results.json", {**results, **facts})
         write_study(folder)
     return outcome
+
+
+def check_study_folders(folder: Path, store: Path) -> None:
+    """Refuse a folder of results that holds something else than a study, or cannot be created. Needs no data.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the results: new, empty, or that of an earlier study.
+    store : Path
+        Folder of the store.
+
+    Raises
+    ------
+    InputError
+        With the folder.
+    """
+    from distilcal.pipeline.preflight import check_folders
+
+    check_folders(folder, store, kind="study", marks=STUDY_MARKS)
 
 
 def check_jobs(graph: Graph) -> None:
