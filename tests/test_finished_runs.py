@@ -10,6 +10,7 @@ from samples import make
 from distilcal import InputError
 from distilcal.evaluation import compare_models, evaluate_splits
 from distilcal.io.atomic import read_json, write_json
+from distilcal.io.folders import write_manifest
 from distilcal.metrics import reliability
 from distilcal.predictions import Predictions
 from distilcal.runs import evaluation_to_json, main_stage, read_run, summarise_runs
@@ -31,6 +32,27 @@ def write_run(folder, name, *, seed, rows=60):
     write_json(folder / "evaluation.json", evaluation_to_json(diagrams, comparisons, {"test": comparisons, "away": []}))
     write_json(folder / "metrics.json", {**facts(stages, ood=["away"]), "name": name})
     return diagrams, comparisons
+
+
+def test_the_evaluation_of_another_run_is_refused(tmp_path):
+    write_run(tmp_path, "first", seed=1)
+    stored = read_json(tmp_path / "metrics.json")
+    stored["stages"]["master"] = stored["stages"].pop("teacher")
+    write_json(tmp_path / "metrics.json", stored)
+    with pytest.raises(InputError, match="evaluation.json: this is not what distilcal writes: 'teacher' is missing"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "evaluation.json"])
+def test_results_that_do_not_match_their_checksums_are_refused(name, tmp_path):
+    write_run(tmp_path, "first", seed=1)
+    write_manifest(tmp_path)
+    stored = read_json(tmp_path / name)
+    write_json(tmp_path / name, {**stored, "note": "changed"})
+    with pytest.raises(InputError, match=f"'{name}' missing or damaged.*remove its manifest.json if you changed it"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    read_run(tmp_path)
 
 
 def test_stored_evaluation_is_read_back_unchanged(tmp_path):

@@ -1,7 +1,11 @@
 """``distilcal check`` finds what is damaged, stale or foreign; a repair removes what can be made again and nothing else."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -249,6 +253,53 @@ def test_what_is_damaged_stays_while_foreign_files_are_in_it(place):
         path.unlink()
     assert sorted(kind for kind, _ in kinds(store, repair=True)) == ["damaged", "stale"]
     assert not kinds(store)
+
+
+def test_nothing_foreign_is_removed_with_a_stage_of_which_a_file_is_missing(place):
+    store = place / "store"
+    stage = next((store / "stages").iterdir())
+    (stage / "history.json").unlink()
+    (place / "mine").mkdir()
+    (stage / "mine.txt").write_text("mine")
+    (stage / "folder").mkdir()
+    (stage / "link").symlink_to(place / "mine")
+    (stage / "nowhere").symlink_to(place / "nowhere")
+    os.mkfifo(stage / "pipe")
+    names = ["folder", "link", "mine.txt", "nowhere", "pipe"]
+    assert kinds(store, repair=True) == [*(("foreign", name) for name in names), ("damaged", stage.name)]
+    assert all(os.path.lexists(stage / name) for name in names)
+
+
+def test_a_stage_whose_manifest_has_a_wrong_name_is_removed(place):
+    stage = next((place / "store" / "stages").iterdir())
+    manifest = stage / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"history.json"', '"hastory.json"'))
+    assert kinds(place / "store", repair=True) == [("damaged", stage.name)]
+    assert not stage.exists()
+
+
+@pytest.mark.parametrize("path", [f"locks/{KEY}", f"stages/.{KEY}.abcdefgh.part"])
+def test_pipes_and_links_in_place_of_locks_and_temporary_files_are_foreign(place, path):
+    """No process of ours creates any; a pipe without a writer would be waited for without end."""
+    odd = place / "store" / path
+    (place / "mine").mkdir()
+    for create in (os.mkfifo, partial(os.symlink, place / "mine")):
+        create(odd)
+        done = subprocess.run(
+            [sys.executable, "-m", "distilcal", "check", "--repair", place / "store"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout.startswith(f"foreign: {odd}: ")) == (1, True), done
+        odd.unlink()
+
+
+@pytest.mark.parametrize("create", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_in_place_of_a_checkpoint_is_foreign(place, create):
+    work = place / "store" / "work" / ("a" * 20)
+    work.mkdir(parents=True)
+    create(work / "last.safetensors")
+    assert kinds(place / "store", repair=True) == [("foreign", "last.safetensors")]
+    assert (work / "last.safetensors").exists()
 
 
 def test_checkpoints_are_verified(place):

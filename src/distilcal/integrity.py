@@ -5,6 +5,7 @@ Nothing is removed unless a repair is asked for. A repair removes what can be co
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from distilcal.errors import DistilcalError, InputError, NewerFormatError, StoreError
 from distilcal.io.atomic import read_json, read_object
-from distilcal.io.folders import MANIFEST, damaged_files, read_manifest, verify_folder
+from distilcal.io.folders import MANIFEST, damaged_files, file_digest, read_manifest, verify_folder
 from distilcal.io.locks import file_lock, is_in_use, is_locked
 from distilcal.io.parts import PART_NAME, SUFFIX, is_stale, remove_folder, remove_if_stale
 
@@ -170,14 +171,19 @@ class _Check:
                 self.add(DAMAGED, source if source.parent == path.parent else path, error.problem, remove)
 
     def check_lock(self, path: Path) -> None:
-        if path.exists() and not is_locked(path):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            self.add_foreign(path)
+        elif path.exists() and not is_locked(path):
             self.add(STALE, path, "lock of a process that was killed", lambda: _remove_lock(path))
 
     def check_part(self, path: Path) -> bool:
         """Whether this is a temporary file or folder, which is a finding if nobody writes it."""
         if not PART_NAME.fullmatch(path.name):
             return False
-        if is_stale(path):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            if os.path.lexists(path):  # another process may just have removed it
+                self.add_foreign(path)
+        elif is_stale(path):
             self.add(STALE, path, "left by a process that was killed", lambda: remove_if_stale(path))
         return True
 
@@ -250,14 +256,19 @@ class _StoreCheck(_Check):
                 continue
             if not path.is_dir() or not KEY.fullmatch(path.name):
                 self.add_foreign(path)
-            elif is_locked(self.folder / "locks" / path.name):
+            elif (self.folder / "locks" / path.name).is_file() and is_locked(self.folder / "locks" / path.name):
                 self.report.notes.append(f"{path}: in use")
             else:
                 self.check_training(path)
 
     def check_training(self, path: Path) -> None:
         """Check the checkpoints of training that no process is at."""
-        foreign = [file for file in sorted(path.iterdir()) if not _is_of_training(file.name)]
+        files = sorted(path.iterdir())
+        foreign = [
+            file
+            for file in files
+            if not _is_of_training(file.name) or (file.name in CHECKPOINTS and not file.is_file())  # a pipe would be waited for
+        ]
         for file in foreign:
             self.add_foreign(file)
         remove = None if foreign else self._remover(path)
@@ -270,12 +281,14 @@ class _StoreCheck(_Check):
         from distilcal.training.checkpoint import load_tensors
 
         epochs = 0
-        for file in sorted(path.iterdir()):
+        for file in files:
+            if file in foreign:
+                continue
             if file.name in CHECKPOINTS:
                 with self.verifying(file, file.unlink):
                     loaded = load_tensors(file)
                     epochs = max(epochs, 0 if loaded is None else len(loaded[1].get("history", ())))
-            elif _is_of_training(file.name) and file.name.endswith(SUFFIX):
+            elif file.name.endswith(SUFFIX):
                 self.add(STALE, file, "left by a process that was killed", file.unlink)
         if epochs:
             self.report.notes.append(f"{path}: training that was interrupted after epoch {epochs}; the same command resumes it")
@@ -310,7 +323,7 @@ class _RunCheck(_Check):
         with self.verifying(folder / "metrics.json"):
             from distilcal.runs import read_run
 
-            run = read_run(folder)
+            run = read_run(folder, verify=False)  # all checksums are compared below
             stages = run.facts["stages"]
         with self.verifying(folder / "report.html"):
             _require(folder / "report.html")
@@ -383,14 +396,20 @@ class _StudyCheck(_Check):
 
 
 def _foreign_files(folder: Path) -> list[Path]:
-    """The files of a sealed folder that its manifest does not name; none if the manifest cannot tell."""
+    """What is in a sealed folder and not in its manifest: files, links, pipes, empty folders; none if it cannot tell."""
     try:
-        known = {MANIFEST, *read_manifest(folder)["files"]}
+        digests = read_manifest(folder)["files"]
     except InputError:
         return []
-    if not all((folder / name).exists() for name in known):  # one of its names may be the damage
-        return []
-    return [file for file in sorted(folder.rglob("*")) if file.is_file() and file.relative_to(folder).as_posix() not in known]
+    known = {folder / name for name in (MANIFEST, *digests)}
+    misnamed = {digest for name, digest in digests.items() if not (folder / name).exists()}  # a name may be the damage
+
+    def is_foreign(path: Path) -> bool:
+        if path in known or (path.is_dir() and not path.is_symlink() and any(path.iterdir())):
+            return False
+        return not (misnamed and path.is_file() and not path.is_symlink() and file_digest(path) in misnamed)
+
+    return [path for path in sorted(folder.rglob("*")) if is_foreign(path)]
 
 
 def _is_of_training(name: str) -> bool:

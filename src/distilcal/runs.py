@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ import numpy as np
 from distilcal.errors import InputError
 from distilcal.evaluation import compare_models
 from distilcal.io.atomic import expected_shape, read_json, read_object
+from distilcal.io.folders import MANIFEST, verify_folder
 from distilcal.metrics import Comparison, Difference, Reliability
 from distilcal.predictions import Predictions
 from distilcal.selective import CascadeEvaluation
 
 FORMAT = 1  # of metrics.json and evaluation.json
+CHANGED_REMEDY = "run its recipe again; remove its manifest.json if you changed it yourself"
 REMEDY = "repeat the command that made it; trained stages are read from the store"
 Diagrams = Mapping[str, Mapping[str, Mapping[str, Reliability]]]  # stage → split → "given" or "calibrated"
 
@@ -173,13 +176,15 @@ def main_stage(stages: Mapping[str, Any]) -> str:
     return "student" if "student" in candidates else candidates[-1]
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, *, verify: bool = True) -> Run:
     """Read the folder of a finished run.
 
     Parameters
     ----------
     folder : Path
         What ``distilcal run`` or ``distilcal distill`` wrote.
+    verify : bool
+        Compare what is read with its checksums; runs of earlier versions have none.
 
     Returns
     -------
@@ -218,8 +223,12 @@ def read_run(folder: Path) -> Run:
         comparisons = _comparisons_from_json(stored["comparisons"])
         by_split = stored.get("calibrated_comparisons", {})
         calibrated = {split: _comparisons_from_json(of_split) for split, of_split in by_split.items()}
+        for comparison in chain(comparisons, *calibrated.values()):
+            facts["stages"][comparison.a]  # raises a KeyError for the evaluation of another run
         pair = stored.get("cascade")
         cascade = None if pair is None else CascadeEvaluation.from_dict(pair)
+    if verify and (folder / MANIFEST).exists():
+        verify_folder(folder, CHANGED_REMEDY, ("metrics.json", "evaluation.json"))
     return Run(folder, facts, diagrams, comparisons, calibrated, cascade)
 
 

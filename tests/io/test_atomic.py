@@ -95,6 +95,15 @@ def test_where_no_file_can_be_written(tmp_path):
         check_output(tmp_path / "nowhere" / "a.json")
 
 
+def test_a_name_that_is_too_long_is_refused_before_the_work(tmp_path):
+    """The temporary name of a file is longer than its own."""
+    longest = tmp_path / ("ü" * 118 + ".csv")
+    write_json(longest, {})
+    assert longest.exists()
+    with pytest.raises(InputError, match="its name is too long; choose one of at most 240 bytes"):
+        check_output(tmp_path / ("ü" * 119 + ".csv"))
+
+
 @pytest.mark.parametrize(("package", "extra"), [("datasets", "hub"), ("PIL", "train")])
 def test_a_source_names_the_package_that_it_needs(tmp_path, monkeypatch, package, extra):
     from distilcal.data import read_dataset

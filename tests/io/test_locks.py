@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+from interrupts import interrupt_at
 
 from distilcal.errors import MissingDependencyError, StoreError
 from distilcal.io import locks
@@ -36,6 +37,22 @@ with file_lock(Path({str(tmp_path / "l")!r})):
         assert is_locked(tmp_path / "l")
     assert not is_locked(tmp_path / "l")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_at_any_moment_leaves_no_lock(tmp_path):
+    """Ctrl-C at each step that touches the disk in turn, as long as there are steps."""
+    interrupted = 0
+    for step in range(1, 100):
+        with interrupt_at(step) as interrupt:
+            try:
+                with file_lock(tmp_path / "l", busy="somebody works here"):
+                    pass
+            except KeyboardInterrupt:
+                interrupted += 1
+        assert not list(tmp_path.iterdir()), step
+        if interrupt.steps < step:
+            break
+    assert interrupted >= 3
 
 
 def test_a_lock_whose_file_is_removed_while_one_waits_for_it_still_excludes(tmp_path):

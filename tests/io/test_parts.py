@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from interrupts import interrupt_at
 
 from distilcal.io import parts
 from distilcal.io.atomic import atomic_write, write_json
@@ -113,6 +114,39 @@ remove_folder(Path(sys.argv[1]))
     assert len(names(tmp_path)) == 1
     remove_folder(folder)
     assert names(tmp_path) == []
+
+
+def write_file(place):
+    write_json(place / "a.json", {})
+
+
+def write_folder(place):
+    with sealed_folder(place / "f") as folder:
+        (folder / "x").write_text("x")
+
+
+def replace_folder(place):
+    (place / "old" / "inside").mkdir(parents=True)
+    (place / "old" / "inside" / "a").write_text("a")
+    remove_folder(place / "old")
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder, replace_folder])
+def test_a_signal_at_any_moment_leaves_nothing_under_way(tmp_path, write):
+    """Ctrl-C at each step that touches the disk in turn, as long as there are steps."""
+    interrupted = 0
+    for step in range(1, 100):
+        place = tmp_path / str(step)
+        place.mkdir()
+        with interrupt_at(step) as interrupt:
+            try:
+                write(place)
+            except KeyboardInterrupt:
+                interrupted += 1
+        assert not [path for path in place.rglob("*") if path.name.endswith(".part")], step
+        if interrupt.steps < step:
+            break
+    assert interrupted >= 5
 
 
 def test_a_removed_folder_is_gone_as_a_whole(tmp_path, monkeypatch):

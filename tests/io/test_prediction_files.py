@@ -347,3 +347,22 @@ def test_arrays_have_a_format_and_a_newer_one_is_refused(tmp_path):
         np.savez(path, **arrays, distilcal_format=wrong)
         with pytest.raises(InputError, match="which format"):
             Predictions.load(path)
+
+
+def test_a_changed_byte_in_the_values_of_a_parquet_is_noticed(tmp_path):
+    pytest.importorskip("pyarrow")
+    logits = np.random.default_rng(0).normal(size=(300, 3))
+    Predictions.from_logits(logits, np.arange(300) % 3).save(tmp_path / "p.parquet")
+    content = (tmp_path / "p.parquet").read_bytes()
+    place = content.index(logits[150, 0].tobytes())
+    (tmp_path / "p.parquet").write_bytes(content[:place] + bytes([content[place] ^ 64]) + content[place + 1 :])
+    with pytest.raises(InputError, match="p.parquet: the file is damaged"):
+        read_predictions(tmp_path / "p.parquet")
+
+
+def test_times_in_a_parquet_are_no_numbers(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    times = pyarrow.array([1, 2], pyarrow.timestamp("s"))
+    parquet.write_table(pyarrow.table({"logit_a": times, "logit_b": times, "label": ["a", "b"]}), tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="x.parquet: column 'logit_a' holds times, not numbers"):
+        read_predictions(tmp_path / "x.parquet")

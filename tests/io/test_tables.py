@@ -150,7 +150,7 @@ def test_a_parquet_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monk
     parquet = pytest.importorskip("pyarrow.parquet")
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
 
-    def refused(path):
+    def refused(path, **settings):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(parquet, "ParquetFile", refused)

@@ -248,6 +248,7 @@ MISTAKES = {
     "the training data": (["run", "-o", "train.csv"], "train.csv: this output is the input"),
     "the dynamics": (["run", "--html", "run/student/dynamics/aum.npy"], "aum.npy: this output is the input"),
     "the recipe": (["run", "--html", "run/recipe.toml"], "recipe.toml: this output is the input"),
+    "another file as the page": (["run", "--html", "r.toml"], "'r.toml' is not an .html; give a name that ends in .html"),
     "where to": (["run", "--svg", "no/where.svg"], "does not exist"),
     "a folder as output": (["run", "--html", "empty"], "this is a folder or a device"),
     "fraction": (["run", "--fraction", "0"], "0.0 is not in the range"),

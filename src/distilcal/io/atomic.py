@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from distilcal.errors import InputError, NewerFormatError
 from distilcal.io.parts import give_usual_mode, part_file
 
+LONGEST_NAME = 240  # bytes: the 255 of file systems, without what `part_file` adds
 NPY_MAGIC = b"\x93NUMPY"  # the first bytes of a single array saved with numpy.save
 
 
@@ -141,8 +142,10 @@ def check_output(path: Path) -> None:
     Raises
     ------
     InputError
-        If ``path`` is a folder or a device, or its folder does not exist or is not writable.
+        If ``path`` is a folder or a device, its name is too long, or its folder does not exist or is not writable.
     """
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise InputError("its name is too long", source=str(path), remedy=f"choose one of at most {LONGEST_NAME} bytes")
     if path.exists() and not path.is_file():
         raise InputError("this is a folder or a device, not a file", source=str(path), remedy="give the name of a file")
     try:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from distilcal.errors import MissingDependencyError, StoreError
@@ -53,20 +54,24 @@ def file_lock(path: Path, *, on_wait: Callable[[], None] | None = None, busy: st
     False
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    release = _acquire(path, wait=False)
-    if release is None and on_wait is None:
-        time.sleep(PROBE_SECONDS)
-        release = _acquire(path, wait=False)
-        if release is None:
-            raise StoreError(busy, remedy="wait until it ends, or give another folder")
-    if release is None and on_wait is not None:
-        on_wait()
-        release = _acquire(path, wait=True)
-    assert release is not None
     try:
-        yield
-    finally:
-        release()
+        release = _acquire(path, wait=False)
+        if release is None and on_wait is None:
+            time.sleep(PROBE_SECONDS)
+            release = _acquire(path, wait=False)
+            if release is None:
+                raise StoreError(busy, remedy="wait until it ends, or give another folder")
+        if release is None and on_wait is not None:
+            on_wait()
+            release = _acquire(path, wait=True)
+        assert release is not None
+        try:
+            yield
+        finally:
+            release()
+    except KeyboardInterrupt:  # which may have come between creating the file and holding it, or before it was removed
+        remove_stale_lock(path)
+        raise
 
 
 @contextmanager
@@ -239,18 +244,19 @@ def _acquire(path: Path, *, wait: bool) -> Callable[[], None] | None:
                 os.close(handle)
                 return None
             if is_open_at(handle, path):
-                break
+                return partial(_release, path, handle)
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)  # whoever held the lock has removed its file: what we hold guards nothing any more
 
-    def release() -> None:
+
+def _release(path: Path, handle: int) -> None:
+    try:
         with suppress(OSError):
             path.unlink()  # while the lock is held, so that it is ours
+    finally:
         os.close(handle)
-
-    return release
 
 
 def _acquire_with_filelock(path: Path, *, wait: bool) -> Callable[[], None] | None:

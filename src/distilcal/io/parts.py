@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from distilcal.io.locks import is_open_at, try_lock
 
 SUFFIX = ".part"
-PART_NAME = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)  # the letters that tempfile uses
+PART_NAME = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)  # also the letters of tempfile, which earlier versions used
 
 
 @contextmanager
@@ -42,20 +42,21 @@ def part_file(path: Path) -> Iterator[tuple[int, Path]]:
         If it cannot be created.
     """
     remove_stale_parts(path)
-    while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=SUFFIX)
-        part = Path(name)
-        held = os.dup(handle)  # keeps the lock when the caller has closed the file, before it is renamed
-        if _hold(held, part):
-            break
-        os.close(held)
-        os.close(handle)
+    part, held = _new_name(path), None
     try:
+        while True:
+            handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            held = os.dup(handle)  # keeps the lock when the caller has closed the file, before it is renamed
+            if _hold(held, part):
+                break
+            os.close(handle)
+            os.close(held)
+            part, held = _new_name(path), None
         yield handle, part
     finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        os.close(held)
+        _remove(part)
+        if held is not None:
+            os.close(held)
 
 
 @contextmanager
@@ -79,6 +80,7 @@ def part_folder(folder: Path) -> Iterator[Path]:
 
     Examples
     --------
+    >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "result"
     >>> with part_folder(target) as part:
     ...     _ = (part / "a.txt").write_text("a")
@@ -87,17 +89,19 @@ def part_folder(folder: Path) -> Iterator[Path]:
     ['result']
     """
     remove_stale_parts(folder)
-    while True:
-        part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=SUFFIX))
-        held = _open(part)
-        if held is None or _hold(held, part):
-            break
-        os.close(held)
+    part, held = _new_name(folder), None
     try:
+        while True:
+            os.mkdir(part, 0o700)
+            held = _open(part)
+            if held is None or _hold(held, part):
+                break
+            os.close(held)
+            part, held = _new_name(folder), None
         give_usual_mode(part)
         yield part
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        _remove(part)
         if held is not None:
             os.close(held)
 
@@ -219,6 +223,28 @@ def give_usual_mode(path: Path) -> None:
     os.umask(umask)
     for each in (path, *path.rglob("*")):
         os.chmod(each, (0o777 if each.is_dir() else 0o666) & ~umask)
+
+
+def _new_name(path: Path) -> Path:
+    """A temporary name, known before anything has it: a signal that comes while it is created leaves nothing behind."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{SUFFIX}")
+
+
+def _remove(part: Path) -> None:
+    """Remove a temporary file or folder, if it was not renamed, and all of it, even if a signal comes meanwhile."""
+    try:
+        _remove_once(part)
+    except KeyboardInterrupt:  # while a command ends, no further signal interrupts it
+        _remove_once(part)
+        raise
+
+
+def _remove_once(part: Path) -> None:
+    with suppress(OSError):
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
 
 
 def _open(part: Path) -> int | None:

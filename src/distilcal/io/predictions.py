@@ -146,7 +146,7 @@ def write_predictions(predictions: Predictions, path: str | Path, *, escape_form
             np.savez(file, **_to_arrays(predictions))
         elif path.suffix == ".parquet":
             pyarrow, parquet = import_pyarrow()
-            parquet.write_table(pyarrow.table(_to_columns(predictions)), file)
+            parquet.write_table(pyarrow.table(_to_columns(predictions)), file, write_page_checksum=True)
         elif path.suffix == ".jsonl":
             for record in _to_records(predictions):
                 file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")

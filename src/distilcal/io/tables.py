@@ -164,6 +164,8 @@ class Table:
         values: Any = self.columns[name]
         if _is_arrow(values):
             values = self.array(name)
+            if values.dtype.kind in "mM":  # NumPy would count the nanoseconds
+                raise InputError(f"column {name!r} holds times, not numbers", source=self.source, remedy="give numbers")
         if words is not None:
             values = [words.get(str(value).strip().lower(), value) for value in values]
         try:
@@ -586,7 +588,7 @@ def _first_undecodable_line(path: Path) -> int | None:
 
 def _stream_parquet(path: Path) -> Iterator[Table]:
     pyarrow, parquet = import_pyarrow()
-    with _arrow_errors(str(path)), parquet.ParquetFile(path) as file:
+    with _arrow_errors(str(path)), parquet.ParquetFile(path, page_checksum_verification=True) as file:
         names = file.schema_arrow.names
         _check_names(names, path, line=None)
         first_row = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
@@ -20,7 +22,7 @@ PROSE_WIDTH = 110  # prose is hard to read in longer lines
 
 
 class ReportConsole(Console):
-    """A console that prints no control characters of the user's data, and leaves a broken pipe to the command line."""
+    """A console that prints no control characters of the user's data, and goes on when nobody reads them any more."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield the segments of what is printed; characters that could steer a terminal are replaced in all of them."""
@@ -33,8 +35,15 @@ class ReportConsole(Console):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     def on_broken_pipe(self) -> None:
-        """Raise the error instead of exiting here."""
-        raise BrokenPipeError
+        """Go on instead of exiting here."""
+        discard_output()
+
+
+def discard_output() -> None:
+    """Print nothing from now on: whoever read standard output has had enough, which stops no work and changes no exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # Python would complain once more when it closes the pipe
+    os.close(nowhere)
 
 
 def build_console(file: TextIO | None = None) -> Console:
