@@ -12,6 +12,8 @@ ROOT = Path(distilcal.__file__).parent
 # A module may import from those before it, never from those after it. Inside a package, imports are free.
 ORDER = [
     "errors",
+    "arguments",
+    "imports",
     "io",
     "config",
     "softmax",

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -99,7 +100,7 @@ print(json.dumps([dc.load(name).predict_proba({TEXTS!r}).tolist() for name in ("
 
 
 def test_the_service_gives_them_over_http(folder):
-    command = [sys.executable, "-m", "distilcal", "serve", "float.onnx", "--port", "0"]
+    command = [sys.executable, "-X", "faulthandler", "-m", "distilcal", "serve", "float.onnx", "--port", "0"]
     server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         url = next(found.group() for line in server.stdout if (found := re.search(r"http://[\d.]+:\d+", line)))
@@ -109,7 +110,11 @@ def test_the_service_gives_them_over_http(folder):
             rows = json.load(response)["predictions"]
     finally:
         server.terminate()
-        server.communicate(timeout=300)
+        try:
+            server.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            server.send_signal(signal.SIGABRT)  # it shows where its threads are
+            pytest.fail(f"SIGTERM did not stop it: {server.communicate()[0]}")
     probs = [[row["probabilities"]["negative"], row["probabilities"]["positive"]] for row in rows]
     np.testing.assert_allclose(probs, answers(folder, "torch"), atol=1e-5)
 

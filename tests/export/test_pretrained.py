@@ -23,7 +23,7 @@ from distilcal.models import build_classifier, load_classifier
 from distilcal.training import predict
 
 FOLDED, BESIDE = ("temperature", "vector", "matrix"), ("dirichlet", "isotonic", "histogram")
-LONG = ["great film", "awful " * 60, "film " * 11 + "great lovely", ""]
+LONG = ["great film", "awful " * 60, "film " * 11 + "great lovely", "."]
 
 
 def calibrated(classifier, data, method="temperature"):
@@ -35,6 +35,14 @@ def calibrated(classifier, data, method="temperature"):
 def classifier(tmp_path_factory):
     folder = save_model(tmp_path_factory.mktemp("plain"), labels=("neg", "pos"), num_hidden_layers=1, initializer_range=0.3)
     return build_classifier(ModelSettings(name=str(folder), head="keep", max_length=10), reviews(4))
+
+
+@pytest.mark.parametrize("wrong", [3, None, ["student"]])
+def test_what_is_no_path_is_refused(classifier, wrong):
+    with pytest.raises(InputError, match="folder: expected .*path"):
+        as_student(classifier).save_pretrained(wrong)
+    with pytest.raises(InputError, match="path: expected .*path"):
+        as_student(classifier).export_onnx(wrong)
 
 
 def pipeline_probs(folder, examples, classes):

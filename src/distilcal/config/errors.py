@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -101,7 +102,7 @@ def join_path(path: str, location: Location) -> str:
 
 
 def _unknown_key(where: str, model: type[BaseModel], location: Location) -> InputError:
-    owner = _annotation_at(model, location[:-1])
+    owner = _without_none(_annotation_at(model, location[:-1]))
     names = list(owner.model_fields)
     close = get_close_matches(str(location[-1]), names, n=3, cutoff=0.5)
     remedy = f"did you mean {' or '.join(close)}?" if close else f"keys: {', '.join(names)}"
@@ -155,7 +156,7 @@ def _wrong_choice(where: str, annotation: Any, value: Any) -> InputError:
 
 
 def _default_remedy(model: type[BaseModel], location: Location) -> str:
-    owner = _annotation_at(model, location[:-1])
+    owner = _without_none(_annotation_at(model, location[:-1]))
     if isinstance(owner, type) and issubclass(owner, BaseModel) and location[-1] in owner.model_fields:
         default = owner.model_fields[str(location[-1])].default
         if isinstance(default, (int, float, str)):
@@ -176,7 +177,7 @@ def _shown(value: Any) -> str:
 def _annotation_at(annotation: Any, location: Location) -> Any:
     """Follow a location through models, tables and lists to the type that is expected there."""
     for part in location:
-        annotation = _without_metadata(annotation)
+        annotation = _without_none(_without_metadata(annotation))
         if get_origin(annotation) is dict:
             annotation = get_args(annotation)[1]
         elif get_origin(annotation) is tuple:
@@ -189,3 +190,10 @@ def _annotation_at(annotation: Any, location: Location) -> Any:
 def _without_metadata(annotation: Any) -> Any:
     """Return X of ``Annotated[X, …]``."""
     return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
+
+
+def _without_none(annotation: Any) -> Any:
+    """Return X of ``X | None``, a table that may be left out."""
+    parts = [part for part in get_args(annotation) if part is not NoneType]
+    is_optional = get_origin(annotation) is UnionType and len(parts) == 1
+    return _without_metadata(parts[0]) if is_optional else annotation

@@ -682,5 +682,5 @@ def _check_dependencies_exist(stages: Mapping[str, StageSettings]) -> None:
             if needed not in stages:
                 raise InputError(
                     f"stages.{name} depends on {needed!r}, which is not a stage",
-                    remedy=f"the stages are {', '.join(stages)}; the map of a folder is written as ./{needed}",
+                    remedy=f"the stages are {', '.join(stages)}; the map of a folder is written as {'./' + needed!r}",
                 )

@@ -87,6 +87,8 @@ def write_onnx(
     """
     if path.suffix != ".onnx":
         raise InputError(f"{str(path)!r} is not an .onnx", remedy="give a name that ends in .onnx")
+    if not max_drop >= 0:  # nor is NaN
+        raise InputError(f"max_drop {max_drop} is not a loss of accuracy", remedy="give points, such as 0.5")
     check_output(path)
     check_packages("onnx", "onnxscript", "onnxruntime", "tokenizers")
     dev, test, notes = _labelled_data(student, dev, test, needed=int8)

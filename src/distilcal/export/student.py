@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distilcal.arguments import checked
 from distilcal.calibrate import FITS, Calibrator, cross_fitted, load_calibrator
 from distilcal.config.loading import load_recipe
 from distilcal.config.schema import ModelSettings, Recipe
@@ -28,7 +29,7 @@ from distilcal.models.inputs import ImageInputs, TokenInputs, VectorInputs, usab
 from distilcal.models.pretrained import load_config, load_text_model, resolve_model
 from distilcal.pipeline.stage import move_to_device
 from distilcal.predictions import Predictions
-from distilcal.runs import main_stage
+from distilcal.runs import CHANGED_REMEDY, main_stage
 from distilcal.training import compute_outputs
 
 ONE_THREAD = Lock()  # a network keeps the features of its last batch, and a tokenizer its settings
@@ -154,6 +155,7 @@ class TorchStudent(Student):
         """The network with its inputs and class names."""
         return self.backend.classifier
 
+    @checked
     def save_pretrained(self, folder: str | Path) -> None:
         """Save in a folder that transformers loads, with the calibration in the weights and a model card.
 
@@ -175,6 +177,7 @@ class TorchStudent(Student):
 
         write_pretrained(self, Path(folder))
 
+    @checked
     def export_onnx(
         self,
         path: str | Path,
@@ -317,7 +320,7 @@ def _verify_run(run: Path, stages: Sequence[str]) -> None:
     """Compare what is loaded of a run with its checksums; runs of earlier versions have none."""
     if (run / MANIFEST).exists():
         used = [*RUN_FILES, *(f"{stage}/{name}" for stage in stages for name in STAGE_FILES)]
-        verify_folder(run, "run its recipe again; remove its manifest.json if you changed it yourself", used)
+        verify_folder(run, CHANGED_REMEDY, used)
 
 
 def _load_saved(folder: Path) -> TorchStudent:
