@@ -74,6 +74,7 @@ data = [{**e, "label": -1} if i % 5 in (0, 1) else e for i, e in enumerate(DATA[
 trainer = train(sys.argv[1], data=data, per_device_train_batch_size=4, ddp_backend="gloo", logging_steps=1)
 assert trainer.args.world_size == 2
 torch.save([weights(trainer), trainer.state.log_history], f"{sys.argv[1]}/{trainer.args.process_index}.pt")
+torch.distributed.destroy_process_group()  # else threads of gloo abort the process now and then while Python ends
 """
 
 

@@ -171,6 +171,7 @@ same = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), goes_o
 if rank == 0:  # alone: all is brought together already
     resumed.dynamics().save(out / "resumed")
     (out / "facts.json").write_text(json.dumps({"world": world, "same": same}))
+torch.distributed.destroy_process_group()  # else threads of gloo abort the process now and then while Python ends
 """
 
 

@@ -113,9 +113,10 @@ def test_a_whole_run_in_two_processes(tmp_path):
 
 
 DEV_PROGRAM = """
-import sys
+import atexit, sys
 import numpy as np, torch
 torch.set_num_threads(1)
+atexit.register(lambda: print("open" if torch.distributed.is_initialized() else "closed"))
 sys.path.insert(0, sys.argv[1])
 from small import pictures
 from distilcal.config.schema import ModelSettings, TrainSettings
@@ -139,6 +140,7 @@ def test_the_logits_on_dev_of_two_processes_are_those_of_the_network_that_is_kep
     (tmp_path / "program.py").write_text(DEV_PROGRAM)
     done = launch([tmp_path / "program.py", Path(__file__).parents[1]], 2)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["closed", "closed"]  # connections, before Python ends: open ones may abort it
 
 
 def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):

@@ -6,6 +6,7 @@ loss sees the whole batch: 2 × 16 trains the weights of 1 × 32, whatever the l
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,7 +55,20 @@ def build_accelerator(precision: str, *, head_unused: bool = False) -> Any:
             f"{launched} processes were started but {accelerator.num_processes} train together",
             remedy="start them with accelerate launch or torchrun; without a GPU set ACCELERATE_USE_CPU=true",
         )
+    if launched > 1:
+        atexit.unregister(close_connections)  # once, however many networks this process trains
+        atexit.register(close_connections)
     return accelerator
+
+
+def close_connections() -> None:
+    """Close the connections to the other processes while Python is whole.
+
+    Threads of gloo that still run when the interpreter is taken down abort the process now and then, after all its work:
+    https://github.com/pytorch/pytorch/pull/179291.
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _mixed_precision(precision: str) -> str:
