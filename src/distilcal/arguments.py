@@ -8,6 +8,7 @@ annotation, add a case to `_converted`.
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -143,6 +144,38 @@ def check_argument(name: str, value: Any, annotation: Any, function: str) -> Any
     if name in SMALLEST and isinstance(converted, int) and converted < SMALLEST[name]:
         raise InputError(f"{converted} is less than {SMALLEST[name]}", source=name, remedy=f"give {SMALLEST[name]} or more")
     return converted
+
+
+def check_range(low: float, high: float, **numbers: Any) -> None:
+    """Check that arguments are finite numbers of a range.
+
+    Parameters
+    ----------
+    low, high : float
+        The smallest and the largest number that is allowed; infinity: there is no such bound.
+    **numbers : float
+        The arguments, by their names.
+
+    Raises
+    ------
+    InputError
+        For the first argument that is something else.
+
+    Examples
+    --------
+    >>> check_range(0, math.inf, gamma=3.0)
+    >>> check_range(0, 1, alpha=1.5)
+    Traceback (most recent call last):
+    distilcal.errors.InputError: alpha: expected a number from 0 to 1, got 1.5
+    """
+    for name, value in numbers.items():
+        try:
+            fits = low <= _plain(value, float) <= high and math.isfinite(value)
+        except _WrongTypeError:
+            fits = False
+        if not fits:
+            bounds = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+            raise InputError(f"expected a number {bounds}, got {_shown(value)}", source=name)
 
 
 def _converted(value: Any, annotation: Any) -> Any:

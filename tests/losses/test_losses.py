@@ -27,6 +27,7 @@ from distilcal.losses import (  # noqa: E402
     mmce_weighted,
     required_inputs,
 )
+from distilcal.views import build_term  # noqa: E402
 
 
 def batch(n=7, k=3, seed=0, scale=2.0):
@@ -266,6 +267,26 @@ def test_settings_that_make_no_sense_are_refused():
     ):
         with pytest.raises(InputError):
             bad()
+
+
+NUMBERS = [
+    (name, p.name)
+    for name, loss in LOSSES.items()
+    for p in inspect.signature(loss).parameters.values()
+    if p.kind is p.KEYWORD_ONLY and (p.name == "student_temperature" or type(p.default) in (int, float))
+]
+
+
+@pytest.mark.parametrize(("name", "setting"), NUMBERS, ids="-".join)
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf"), 1e300, "1", True, [1.0]], ids=repr)
+def test_numbers_outside_of_their_range_are_refused_by_name(name, setting, value):
+    if (setting, value) == ("lowest", -1):
+        pytest.skip("the lowest gamma of AdaFocal is the only number that may be negative")
+    b = batch()
+    n, k = b["logits"].shape
+    context = {"n_data": n, "classes": k, "labels": b["labels"], "features": 4, "teacher_features": 5}
+    with pytest.raises(InputError, match=rf"^(\w+: )?{setting}: "):
+        call(build_term(name, settings={setting: value}, context=context).loss, b)
 
 
 @pytest.mark.parametrize("name", LOSSES)

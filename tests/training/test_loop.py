@@ -265,9 +265,11 @@ def test_nothing_is_fitted_on_test(role, place):
         fit(student(), train, dev, [term("cross_entropy")])
 
 
-def test_a_loss_that_explodes_says_so():
+def test_a_loss_that_explodes_says_so_and_leaves_nothing(tmp_path):
+    settings = TrainSettings(lr=1e30, epochs=3, clip=0.0, optimizer="sgd")
     with pytest.raises(TrainingError, match="became nan in epoch 1.*lower lr|not finite any more.*lower lr"):
-        fit(student(), TRAIN, DEV, [term("cross_entropy")], TrainSettings(lr=1e30, epochs=3, clip=0.0, optimizer="sgd"))
+        fit(student(), TRAIN, DEV, [term("cross_entropy")], settings, checkpoint_dir=tmp_path / "work")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

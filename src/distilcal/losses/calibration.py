@@ -16,7 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, log_softmax, one_hot, relu, softplus
 
+from distilcal.arguments import check_range
 from distilcal.errors import InputError
+
+# Settings of losses are numbers of this range, or 0: smaller divisors and larger factors overflow in single precision.
+SMALLEST, LARGEST = 1e-6, 1e6
 
 PAIR_ENTRIES = 1 << 24  # entries of an (N, K, K) block that CPC works on at a time
 
@@ -77,8 +81,7 @@ def smooth_targets(
     >>> smooth_targets(torch.tensor([0]), 3, 0.3, "offtarget").round(decimals=3).tolist()
     [[0.699999988079071, 0.15000000596046448, 0.15000000596046448]]
     """
-    if not 0 <= smoothing <= 1:
-        raise InputError(f"smoothing {smoothing} is not between 0 and 1", remedy="give a share such as 0.1")
+    check_range(0, 1, smoothing=smoothing)
     if targets.dim() == 1:
         targets = one_hot(targets, classes)
     targets = targets.to(dtype)
@@ -165,6 +168,7 @@ def focal(logits: Tensor, labels: Tensor, *, gamma: float = 3.0) -> Tensor:
     >>> round(float(focal(logits, labels)), 4)
     0.3808
     """
+    check_range(0, LARGEST, gamma=gamma)
     log_p = gather_labels(log_softmax(at_least_float32(logits), dim=1), labels)
     return _focal_terms(log_p, torch.full_like(log_p, gamma)).mean()
 
@@ -197,6 +201,7 @@ def flsd53(logits: Tensor, labels: Tensor, *, gamma: float = 3.0) -> Tensor:
     >>> round(float(flsd53(logits, labels)), 4)
     0.3808
     """
+    check_range(0, LARGEST, gamma=gamma)
     log_p = gather_labels(log_softmax(at_least_float32(logits), dim=1), labels)
     p = log_p.detach().exp()
     chosen = torch.where(p < 0.2, 5.0, torch.where(p < 0.5, 3.0, gamma)).to(log_p.dtype)
@@ -484,6 +489,7 @@ def cpc(logits: Tensor, labels: Tensor, *, discrimination: float = 0.1, exclusio
     >>> round(float(cpc(logits, labels)), 4)
     0.4331
     """
+    check_range(0, LARGEST, discrimination=discrimination, exclusion=exclusion)
     logits = at_least_float32(logits)
     n, k = logits.shape
     total = logits.sum() * 0.0
@@ -525,6 +531,7 @@ def mbls(logits: Tensor, *, margin: float = 10.0) -> Tensor:
     >>> round(float(mbls(logits, margin=1.0)), 4)
     0.3333
     """
+    check_range(0, LARGEST, margin=margin)
     logits = at_least_float32(logits)
     return relu(logits.max(dim=1, keepdim=True).values - logits - margin).mean()
 
@@ -562,6 +569,7 @@ def acls(logits: Tensor, *, margin: float = 10.0, positive: float = 1.0, negativ
     >>> round(float(acls(logits, margin=1.0)), 4)
     0.55
     """
+    check_range(0, LARGEST, margin=margin, positive=positive, negative=negative)
     logits = at_least_float32(logits)
     n, k = logits.shape
     top = logits.max(dim=1, keepdim=True).values
@@ -643,8 +651,7 @@ def _confidence(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _laplacian(a: Tensor, b: Tensor, width: float) -> Tensor:
-    if not width > 0:
-        raise InputError(f"width {width} is not positive")
+    check_range(SMALLEST, LARGEST, width=width)
     return torch.exp(-(a[:, None] - b[None]).abs() / width)
 
 

@@ -5,7 +5,6 @@ CRD, which has a memory, is in ``memory``. To add a loss, write a function here 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -13,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, smooth_l1_loss
 
+from distilcal.arguments import check_range
 from distilcal.errors import InputError
-from distilcal.losses.calibration import at_least_float32
+from distilcal.losses.calibration import LARGEST, SMALLEST, at_least_float32
 
 
 def kd(
@@ -61,8 +61,9 @@ def kd(
     >>> round(float(kd(logits, teacher_logits, temperature=2.0)), 4)
     0.2364
     """
-    if not 0 < temperature < math.inf or not (student_temperature is None or 0 < student_temperature < math.inf):
-        raise InputError(f"temperature {temperature} and {student_temperature} must be positive and finite")
+    check_range(SMALLEST, LARGEST, temperature=temperature)
+    if student_temperature is not None:
+        check_range(SMALLEST, LARGEST, student_temperature=student_temperature)
     _check_same_shape(logits, teacher_logits)
     logits, teacher_logits = at_least_float32(logits), at_least_float32(teacher_logits).detach()
     student = log_softmax(logits / (temperature if student_temperature is None else student_temperature), dim=1)
@@ -142,6 +143,7 @@ def rkd(features: Tensor, teacher_features: Tensor, *, distance: float = 25.0, a
     >>> float(rkd(features, features.flip(0))) > 0
     True
     """
+    check_range(0, LARGEST, distance=distance, angle=angle)
     student, teacher = at_least_float32(features).flatten(1), at_least_float32(teacher_features).detach().flatten(1)
     if len(student) < 2:
         return student.sum() * 0.0

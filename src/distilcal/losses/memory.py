@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, normalize
 
+from distilcal.arguments import check_argument, check_range
 from distilcal.errors import InputError
-from distilcal.losses.calibration import at_least_float32, cross_entropy, gather_labels, one_hot_labels
+from distilcal.losses.calibration import LARGEST, SMALLEST, at_least_float32, cross_entropy, gather_labels, one_hot_labels
 
 
 class CorrectnessRanking(nn.Module):
@@ -125,6 +126,7 @@ class ProgressiveSelfDistillation(nn.Module):
 
     def __init__(self, n_data: int, classes: int, *, alpha: float = 0.8, dtype: torch.dtype = torch.float32):
         super().__init__()
+        check_range(0, 1, alpha=alpha)
         self.alpha = alpha
         self.last: Tensor
         self.seen: Tensor
@@ -184,6 +186,9 @@ class AdaFocal(nn.Module):
 
     def __init__(self, *, bins: int = 15, rate: float = 1.0, switch: float = 0.2, lowest: float = -2.0, highest: float = 20.0):
         super().__init__()
+        check_range(1, LARGEST, bins=check_argument("bins", bins, int, "AdaFocal"))
+        check_range(0, LARGEST, rate=rate, switch=switch, highest=highest)
+        check_range(-LARGEST, highest, lowest=lowest)
         self.rate, self.switch, self.lowest, self.highest = rate, switch, lowest, highest
         self.edges: Tensor
         self.gamma: Tensor
@@ -305,6 +310,11 @@ class ContrastiveDistillation(nn.Module):
         seed: int = 0,
     ):
         super().__init__()
+        check_range(1, 2**31, dim=check_argument("dim", dim, int, "ContrastiveDistillation"))
+        check_range(1, 2**31, negatives=check_argument("negatives", negatives, int, "ContrastiveDistillation"))
+        check_argument("seed", seed, int, "ContrastiveDistillation")
+        check_range(SMALLEST, LARGEST, temperature=temperature)
+        check_range(0, 1, momentum=momentum)
         n_data = len(labels)
         self.negatives, self.temperature, self.momentum = negatives, temperature, momentum
         self.generator = torch.Generator().manual_seed(seed)

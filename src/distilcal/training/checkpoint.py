@@ -55,8 +55,6 @@ class Checkpoint:
     def __post_init__(self) -> None:
         self.best_weights: dict[str, Tensor] = {}
         self.best_dev_logits: Tensor | None = None
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
 
     def resume(
         self, optimizer: torch.optim.Optimizer, losses: Sequence[nn.Module], recorder: Recorder | None = None
@@ -120,6 +118,7 @@ class Checkpoint:
             state |= {f"{BEST}{name}": value for name, value in self.best_weights.items()}
         if self.best_dev_logits is not None:
             state[DEV_LOGITS] = self.best_dev_logits
+        self.folder.mkdir(parents=True, exist_ok=True)  # not before: a training that fails in its first epoch leaves nothing
         last = self.folder / LAST
         new = save_aside(last, state, {"key": self.key, "history": history})
         if last.exists():

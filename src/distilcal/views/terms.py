@@ -161,7 +161,10 @@ def _bind(
     missing = [name for name in arguments if name not in context]
     if missing:
         raise InputError(f"{where} needs {missing[0]}", remedy="pass it in context")
-    built: Callable[..., Tensor] = function(*(context[name] for name in arguments), **settings)
+    try:
+        built: Callable[..., Tensor] = function(*(context[name] for name in arguments), **settings)
+    except InputError as error:
+        raise InputError(str(error), source=where) from None
     return built
 
 
