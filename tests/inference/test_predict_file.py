@@ -16,6 +16,7 @@ from distilcal.data import Columns
 from distilcal.errors import InputError
 from distilcal.inference import predict_file
 from distilcal.inference.onnx import load_onnx
+from distilcal.io.predictions import read_predictions
 
 TEXTS = ["good", "bad film", "very, very good good", "a", "bad"]
 
@@ -45,6 +46,30 @@ def test_an_onnx_labels_a_file(place):
     lowest = length_student(dev=dev_rows()).threshold(0.8).confidence
     assert [row["hand_over"] == "1" for row in rows] == [max(prob, 1 - prob) < lowest for prob in expected]
     assert done.output.startswith(f"Wrote {place / 'out.csv'}: 5 rows, 1 of them (20%) below {lowest:.3f}")
+
+
+def test_what_was_predicted_is_measured_with_the_labels_of_the_input(place):
+    """The column label of the output is the answer: measured with it, any model would be right."""
+    (place / "new.csv").write_text((place / "new.csv").read_text().replace("unknown class", "neg"))
+    command("predict", place / "words.onnx", place / "new.csv", "-o", place / "out.csv", "--probs")
+    predictions = read_predictions(place / "out.csv", labelled=True)
+    assert predictions.labels.tolist() == [predictions.classes.index("neg")] * 5
+    assert 0 < predictions.correct.mean() < 1
+    command("predict", place / "words.onnx", place / "out.csv", "-o", place / "again.csv")
+    twice = read(place / "again.csv")[0]
+    assert {"input_prob_neg", "input_prob_pos", "input_input_label"} <= set(twice)
+    assert "prob_neg" not in twice
+    command("predict", place / "words.onnx", place / "out.csv", "-o", place / "again.csv", "--probs")
+    assert read_predictions(place / "again.csv").labels.tolist() == predictions.labels.tolist()
+
+
+def test_answers_without_labels_are_not_measured(place):
+    (place / "bare.csv").write_text("text\ngood\nbad\n")
+    command("predict", place / "words.onnx", place / "bare.csv", "-o", place / "out.csv", "--probs")
+    assert not read_predictions(place / "out.csv").has_labels  # a teacher's predictions need none
+    refused = command("eval", place / "out.csv", code=2)
+    assert "there is no label column" in refused.stderr
+    assert "'input_label'" in refused.stderr
 
 
 def test_an_onnx_needs_neither_torch_nor_pydantic(place):

@@ -209,7 +209,7 @@ def test_what_a_teachers_file_rules_out_is_found_before_training(place, tmp_path
 def test_eval_of_answers_needs_labels(place, tmp_path):
     answers = write_answers(tmp_path / "answers.jsonl", place / "train.csv", hard)
     done = command("eval", answers, code=2)
-    assert f"{answers}: there is no label column; add a column 'label' with the class of every row" in done.stderr
+    assert f"{answers}: there is no label column; add a column 'label' with the class of every row;" in done.stderr
 
 
 def test_votes_of_labelled_rows_only_stay_out_of_a_teachers_predictions(tmp_path):

@@ -137,12 +137,12 @@ def predict_file(
     student_seconds = time.perf_counter() - begun
     if acceptance is None or teacher is None:
         hand_over = None if acceptance is None else acceptance.defers(predictions.confidence)
-        _write(output, _student_columns(data, predictions, hand_over, probs), kept, escape_formulas)
+        _write(output, _student_columns(data, predictions, hand_over, probs), kept, student.classes, escape_formulas)
         return PredictedFile(len(data), 0 if hand_over is None else int(hand_over.sum()), acceptance)
     begun = time.perf_counter()
     answers = _defer(predictions, data, acceptance, teacher)
     teacher_seconds = time.perf_counter() - begun
-    _write(output, _answer_columns(data, answers, probs), kept, escape_formulas)
+    _write(output, _answer_columns(data, answers, probs), kept, student.classes, escape_formulas)
     handed_over, deferred = answers.answered_by.count(None), int(answers.deferred.sum())
     cost = None
     if costs is not None:
@@ -222,9 +222,17 @@ def _probability_columns(classes: Sequence[str], probs: FloatArray) -> dict[str,
     return {f"prob_{name}": map(_digits, column.tolist()) for name, column in zip(classes, probs.T, strict=True)}
 
 
-def _write(path: Path, columns: dict[str, Iterable[Any]], kept: Mapping[str, Sequence[Any]], escape_formulas: bool) -> None:
+def _write(
+    path: Path,
+    columns: dict[str, Iterable[Any]],
+    kept: Mapping[str, Sequence[Any]],
+    classes: Sequence[str],
+    escape_formulas: bool,
+) -> None:
+    # Probabilities of another model in the input do not keep a name by which they would be read as those of this one.
+    reserved = {f"prob_{name}" for name in classes}
     for name, values in kept.items():
-        while name in columns:
+        while name in columns or name in reserved:
             name = f"input_{name}"
         columns[name] = map(_cell, values)
     with atomic_write(path) as file:

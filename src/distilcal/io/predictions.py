@@ -38,6 +38,7 @@ MAX_TEXT_BYTES = 2 << 30
 LARGEST_TOLERANCE = 0.1
 OUTCOME_WORDS = {"true": 1.0, "false": 0.0}
 RECORD_KEYS = ("id", "label", "logits", "probs", "label_probs", "confidence", "correct")
+ANSWER_COLUMNS = ("label", "confidence", "hand_over")  # of a table that ``distilcal predict`` wrote
 OPTIONAL_KEYS = ("label",)  # those that only some lines of a file may have
 
 
@@ -196,7 +197,11 @@ def _check_labelled(predictions: Predictions, lines: Sequence[int]) -> None:
         return
     unknown = ~predictions.is_labelled
     if unknown.all():
-        raise InputError("there is no label column", remedy="add a column 'label' with the class of every row")
+        raise InputError(
+            "there is no label column",
+            remedy="add a column 'label' with the class of every row; in a file of distilcal predict, whose own label is the "
+            "answer, call it 'input_label'",
+        )
     row = int(unknown.argmax())
     raise InputError(
         f"the row has no label, as {int(unknown.sum()):,} of {len(predictions):,} rows",
@@ -265,6 +270,7 @@ class _Layout:
     classes: tuple[str, ...] = ()  # empty: not named in the file
     votes: tuple[str, ...] = ()  # human label probabilities, in the order of the classes
     keys: frozenset[str] = frozenset()  # all that the file has of RECORD_KEYS
+    label: str | None = None  # of a table, the column of the true classes
 
 
 @dataclass
@@ -351,7 +357,16 @@ def _find_columns(table: Table, unit: Unit | None) -> _Layout:
             remedy="it needs one column per class named prob_<class> or logit_<class> (or plain class names and their unit: "
             "--probs or --logits) and to be measured 'label', or 'confidence' and 'correct'",
         )
-    return _Layout(unit, scores, classes, votes=_find_votes(names, classes), keys=keys)
+    return _Layout(unit, scores, classes, votes=_find_votes(names, classes), keys=keys, label=_label_column(set(names)))
+
+
+def _label_column(names: set[str]) -> str | None:
+    """The column of the true classes. Files of ``distilcal predict`` have the answer as ``label``, and the input's own columns
+    with ``input_`` before them; what was predicted twice has it twice."""
+    prefix = ""
+    while names.issuperset(prefix + name for name in ANSWER_COLUMNS):
+        prefix += "input_"
+    return f"{prefix}label" if f"{prefix}label" in names else None
 
 
 def _find_votes(names: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
@@ -370,8 +385,8 @@ def _add_columns(table: Table, layout: _Layout, parts: _Parts) -> None:
         outcomes = table.numbers("correct", words=OUTCOME_WORDS)
         parts.scores.append(np.column_stack([table.numbers("confidence"), outcomes]))
         return
-    if "label" in layout.keys:  # as text: a label that is a number may be the name of a class
-        parts.labels.append(_labels(table))
+    if layout.label is not None:  # as text: a label that is a number may be the name of a class
+        parts.labels.append(_labels(table, layout.label))
     parts.scores.append(np.column_stack([table.numbers(name) for name in layout.scores]))
     if layout.votes:
         parts.votes.append(np.column_stack([table.numbers(name) for name in layout.votes]))
@@ -387,14 +402,14 @@ def _ids(table: Table) -> NDArray[np.str_]:
         raise InputError(error.problem, remedy=error.remedy, **table.place(error.row or 0)) from None
 
 
-def _labels(table: Table) -> NDArray[np.str_]:
+def _labels(table: Table, column: str = "label") -> NDArray[np.str_]:
     """Return the labels as strings; one of many characters is refused, for an array of strings is as wide as its longest."""
-    for row, label in enumerate(table.values("label")):
+    for row, label in enumerate(table.values(column)):
         if isinstance(label, str | bytes) and len(label) > LONGEST_ID:
             raise InputError(
                 f"label {label!r:.80} has more than {LONGEST_ID:,} characters", remedy="give a class", **table.place(row)
             )
-    return table.text_array("label")
+    return table.text_array(column)
 
 
 # ---- one key for all classes: .jsonl -----------------------------------------------------------------------------------
