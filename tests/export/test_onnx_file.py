@@ -58,6 +58,14 @@ def test_every_calibrator_travels_with_the_file(classifier, tmp_path, method):
         assert outputs == ["probabilities"]
 
 
+def test_a_calibrator_that_did_not_converge_is_noted(classifier, files, tmp_path):
+    swapped = replace(DEV, labels=(DEV.labels + 1) % 3)  # the logits say the contrary: the temperature ends at its bound
+    student = as_student(classifier, calibrator=FITS["temperature"](predict(classifier, swapped)))
+    report = student.export_onnx(tmp_path / "student.onnx", test=TEST)
+    assert "calibrator is doubtful: stopped at the upper bound" in str(report)
+    assert "doubtful" not in str(files[2])
+
+
 def test_plain_onnxruntime_gives_the_calibrated_probabilities(files):
     folder, student, _ = files
     session = onnxruntime.InferenceSession(folder / "student.onnx")

@@ -110,11 +110,11 @@ def write_onnx(
             assert dev is not None
             float_content = content
             content = _quantised(student, content, dev, Path(temporary) / "logits.onnx", tokenizer)
-            notes += _doubts(content.calibrator)
             file = _write_files(Path(temporary) / "int8" / path.name, student, content, tokenizer)
             models = [float_model, ("int8", file.stat().st_size, load_onnx(file, threads=1))]
         else:
             models = [("torch", 4 * student.classifier.parameters, student), float_model]
+        notes += _doubts(content.calibrator)
         report = build_report(path, models, test, notes=notes)
     if int8 and _certainly_above(report, max_drop):
         kept = _write_files(path.with_name(f"{path.stem}.float.onnx"), student, float_content, tokenizer)
@@ -198,7 +198,7 @@ def _doubts(calibrator: Calibrator | None) -> tuple[str, ...]:
     """A note about a calibrator whose fit did not converge, which is logged too."""
     if calibrator is None or calibrator.fit.converged:
         return ()
-    note = f"The {calibrator.kind} calibrator of the 8-bit model is doubtful: {calibrator.fit.message}."
+    note = f"The {calibrator.kind} calibrator is doubtful: {calibrator.fit.message}."
     logger.warning("%s", note)
     return (note,)
 
