@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from served import dev_rows, length_student
 from shell import command
 from small_onnx import word_probs, write_word_student
 
+from distilcal import load_dataset
 from distilcal.data import Columns
 from distilcal.errors import InputError
 from distilcal.inference import predict_file
@@ -61,6 +63,15 @@ def test_what_was_predicted_is_measured_with_the_labels_of_the_input(place):
     assert "prob_neg" not in twice
     command("predict", place / "words.onnx", place / "out.csv", "-o", place / "again.csv", "--probs")
     assert read_predictions(place / "again.csv").labels.tolist() == predictions.labels.tolist()
+
+
+def test_data_whose_labels_are_answers_are_warned_of(place):
+    (place / "new.csv").write_text((place / "new.csv").read_text().replace("unknown class", "true class", 1))
+    command("predict", place / "words.onnx", place / "new.csv", "-o", place / "out.csv")
+    with pytest.warns(UserWarning, match=r"out.csv: distilcal predict wrote this file.*the true classes are in 'input_label'"):
+        assert load_dataset(place / "out.csv").classes == ("neg", "pos")
+    with warnings.catch_warnings(action="error"):
+        assert load_dataset(place / "out.csv", label="input_label").classes == ("true class", "unknown class")
 
 
 def test_answers_without_labels_are_not_measured(place):

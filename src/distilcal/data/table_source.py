@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from distilcal.data.dataset import Choices, Dataset, Inputs, choices, texts
 from distilcal.errors import InputError, list_names
-from distilcal.io.tables import Place, Table, is_blank
+from distilcal.io.tables import ANSWER_COLUMNS, Place, Table, is_blank
 from distilcal.predictions import FloatArray, IntArray, labels_from_text, text_array
 
 SOFT_LABEL_PREFIX = "label_prob_"  # one column per class
@@ -303,6 +304,7 @@ def _read_answers(
                 source=table.source,
                 remedy="name another column for one of them",
             )
+        _warn_of_answers(table, columns)
         names = answers.texts(columns.label)
         classes = _default_classes(names, inputs) if classes is None else classes
         labels = _read_labels(table, names, rows, classes, by_index=by_index)
@@ -314,6 +316,16 @@ def _read_answers(
         labels = None if labels is None else _spread(labels, rows, np.full(len(table), -1))
         label_probs = None if label_probs is None else _spread(label_probs, rows, np.zeros((len(table), label_probs.shape[1])))
     return labels, label_probs, classes
+
+
+def _warn_of_answers(table: Table, columns: Columns) -> None:
+    """Warn of labels that a model gave: to train on them may be meant, to measure with them is always wrong."""
+    if columns.label != "label" or not set(ANSWER_COLUMNS) <= set(table.columns):
+        return
+    message = f"{table.source}: distilcal predict wrote this file, and its column 'label' holds the answers of a model"
+    if "input_label" in table.columns:
+        message += "; the true classes are in 'input_label': give label = \"input_label\" in [data], or --label"
+    warnings.warn(message, stacklevel=1)  # this line, so that each file is named once
 
 
 def _spread(values: NDArray[Any], rows: NDArray[np.int64], others: NDArray[Any]) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from distilcal.errors import InputError
 from distilcal.io.answers import is_answer, read_answers
 from distilcal.io.atomic import atomic_write, check_format, check_input, open_npz
-from distilcal.io.tables import Place, Table, import_pyarrow, stream_records, stream_table, write_csv
+from distilcal.io.tables import ANSWER_COLUMNS, Place, Table, import_pyarrow, stream_records, stream_table, write_csv
 from distilcal.predictions import LONGEST_ID, ROW_SUM_TOLERANCE, Predictions, text_array
 
 Unit = Literal["logits", "probs"]
@@ -38,7 +38,6 @@ MAX_TEXT_BYTES = 2 << 30
 LARGEST_TOLERANCE = 0.1
 OUTCOME_WORDS = {"true": 1.0, "false": 0.0}
 RECORD_KEYS = ("id", "label", "logits", "probs", "label_probs", "confidence", "correct")
-ANSWER_COLUMNS = ("label", "confidence", "hand_over")  # of a table that ``distilcal predict`` wrote
 OPTIONAL_KEYS = ("label",)  # those that only some lines of a file may have
 
 

@@ -32,6 +32,7 @@ COMPRESSED = (".gz", ".xz")
 CHUNK_ROWS = 20_000  # of a text file, held as Python objects
 PARQUET_CHUNK_ROWS = 200_000
 csv.field_size_limit(1 << 27)  # a document may be long
+ANSWER_COLUMNS = ("label", "confidence", "hand_over")  # of a table that ``distilcal predict`` wrote
 ESCAPED = "distilcal_escaped"  # the column of a .csv that tells in which rows texts have an apostrophe before them
 FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
