@@ -129,6 +129,20 @@ def test_several_labels_per_example_are_refused(tmp_path):
         train(tmp_path, data=data)
 
 
+@pytest.mark.parametrize("label", [2, 7, -5, -2])
+@pytest.mark.parametrize("terms", [{"kd": 1.0}, {"cross_entropy": 1.0}, {"crl": 1.0}], ids=lambda terms: next(iter(terms)))
+def test_a_label_that_is_no_class_is_refused(tmp_path, label, terms):
+    message = f"label {label} is no class.*give .*-1 or -100 for an unlabelled example"
+    data = [*DATA[:-1], {**DATA[-1], "label": label}]
+    with pytest.raises(InputError, match=message):
+        train(tmp_path, data=data, named={"terms": terms})
+    with pytest.raises(InputError, match=message):
+        loss_func("cross_entropy")({"logits": torch.zeros(2, 2)}, torch.tensor([0, label]))
+    trainer = train(tmp_path, max_steps=1)
+    with pytest.raises(InputError, match=message):
+        trainer.evaluate(data)
+
+
 @pytest.mark.parametrize(
     ("terms", "devices", "message"),
     [

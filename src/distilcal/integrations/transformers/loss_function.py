@@ -10,11 +10,9 @@ from torch import Tensor
 
 from distilcal.errors import InputError
 from distilcal.integrations.transformers.data import logits_of
-from distilcal.integrations.transformers.objective import class_labels, parse_terms, select_rows
+from distilcal.integrations.transformers.objective import IGNORED, class_labels, parse_terms, select_rows
 from distilcal.losses import LOSSES, required_inputs
 from distilcal.views import Term, View, build_term
-
-IGNORED = -100  # the label that Trainer does not count as an item
 
 
 def loss_func(
@@ -64,8 +62,8 @@ def loss_func(
         terms.append(build_term(parsed.loss, parsed.weight, settings=parsed.settings))
 
     def compute_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        labels = class_labels(labels)
         logits = logits_of(outputs, len(labels))
+        labels = class_labels(labels, logits.shape[1])
         view = View(logits, logits[:, :0], labels, labels, torch.arange(len(labels), device=logits.device))
         total = logits.new_zeros((), dtype=torch.float32)
         for term in terms:

@@ -21,6 +21,8 @@ from distilcal.losses.memory import MEMORY_LOSSES
 from distilcal.models.text import last_linear
 from distilcal.views import Term, View, build_term, select_kept_rows
 
+IGNORED = -100  # the label that Trainer does not count as an item
+
 Terms = Mapping[str, float | Mapping[str, Any]] | Sequence[Term]
 
 
@@ -131,6 +133,16 @@ def read_rows(dataset: Any, ids: str | ArrayLike, label_names: Sequence[str]) ->
     labels = read_column(dataset, (*label_names, *LABELS))
     if labels is not None and (labels.ndim != 1 or labels.dtype.kind not in "iub"):
         labels = None
+    if labels is not None:
+        is_wrong = (labels < -1) & (labels != IGNORED)  # the number of classes is known with the first logits only
+        if is_wrong.any():
+            row = int(is_wrong.argmax())
+            raise InputError(
+                f"label {labels[row]} is no class",
+                source="train_dataset",
+                row=row,
+                remedy=f"give -1 or {IGNORED} for an unlabelled example",
+            )
     values = read_column(dataset, [ids]) if isinstance(ids, str) else np.asarray(ids)
     if values is None:
         return TrainingRows(count, None, labels)
@@ -279,6 +291,7 @@ def _loss_context(teacher: CachedTeacher | ModelTeacher | None, rows: TrainingRo
     head = last_linear(model)[1]
     context: dict[str, Any] = {"n_data": rows.count, "classes": head.out_features, "features": head.in_features}
     if rows.labels is not None:
+        class_labels(torch.from_numpy(rows.labels), head.out_features)
         labels = rows.labels[rows.is_labelled]
         context |= {"n_data": len(labels), "labels": torch.from_numpy(labels)}
     if teacher is not None and "teacher_features" in teacher.outputs:
@@ -333,13 +346,15 @@ def select_rows(view: View, term: Term, unknown: Iterable[str] = ()) -> View:
     return select_kept_rows(view, labelled=labelled, known=[name for name in unknown if name in term.inputs])
 
 
-def class_labels(labels: Tensor) -> Tensor:
+def class_labels(labels: Tensor, classes: int) -> Tensor:
     """Return the labels of a batch if they are class indices.
 
     Parameters
     ----------
     labels : Tensor of int, shape (N,)
-        Class indices; negative: unlabelled.
+        Class indices; -1 or -100: unlabelled.
+    classes : int
+        How many classes the model has.
 
     Returns
     -------
@@ -348,11 +363,17 @@ def class_labels(labels: Tensor) -> Tensor:
     Raises
     ------
     InputError
-        If they are anything else, such as the several labels of a multi-label problem.
+        If they are anything else, such as the several labels of a multi-label problem, or no class of the model.
     """
     if labels.ndim != 1 or labels.is_floating_point():
         raise InputError(
             f"labels of shape {tuple(labels.shape)} and type {labels.dtype}",
             remedy="give each example one class index; only classifiers can be trained",
+        )
+    is_valid = (labels >= -1) & (labels < classes) | (labels == IGNORED)
+    if not bool(is_valid.all()):
+        raise InputError(
+            f"label {int(labels[~is_valid][0])} is no class of the model, which has {classes}",
+            remedy=f"give 0 to {classes - 1}, or -1 or {IGNORED} for an unlabelled example",
         )
     return labels

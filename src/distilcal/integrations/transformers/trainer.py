@@ -273,7 +273,8 @@ class DistillationTrainer(Trainer):
         count = _batch_size(inputs)
         if not model.training:
             outputs = model(**inputs)
-            loss = _labelled_cross_entropy(logits_of(outputs, count), class_labels(labels))
+            logits = logits_of(outputs, count)
+            loss = _labelled_cross_entropy(logits, class_labels(labels, logits.shape[1]))
         else:
             loss, outputs = self._training_loss(model, inputs, labels, rows, count)
         if isinstance(outputs, Tensor | tuple | list):
@@ -293,7 +294,7 @@ class DistillationTrainer(Trainer):
         logits = logits_of(outputs, count)
         if labels is None:
             labels = torch.full((count,), -1, device=logits.device)
-        labels = class_labels(labels)
+        labels = class_labels(labels, logits.shape[1])
         teacher = {} if self.objective.teacher is None else self.objective.teacher.run(inputs, rows)
         view = View(
             logits=logits,
