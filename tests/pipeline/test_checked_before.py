@@ -283,6 +283,11 @@ def test_a_long_name_of_another_domain_is_refused_before_training(tmp_path):
     refused(tmp_path, "is too long for files of results", ood={"x" * 240: (VECTORS, LABELS)})
 
 
+@pytest.mark.parametrize("names", [("News", "news"), ("é", "É"), ("Test", "other")])
+def test_names_of_data_that_differ_in_case_only_are_refused_before_training(tmp_path, names):
+    refused(tmp_path, "differ in case only, and so would their files; rename", ood=dict.fromkeys(names, (VECTORS, LABELS)))
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -294,6 +294,11 @@ class Dataset:
         """What the examples are: texts, choices, images or vectors."""
         return type(self.inputs).__name__.lower()
 
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether the examples are pairs of texts."""
+        return isinstance(self.inputs, Texts) and self.inputs.pair is not None
+
     @cached_property
     def is_labelled(self) -> NDArray[np.bool_]:
         """Whether each example has a label (N,)."""

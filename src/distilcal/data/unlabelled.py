@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distilcal.data.dataset import CONTENT_ID_LENGTH, Choices, Dataset, Images, Texts, Vectors
+from distilcal.data.dataset import CONTENT_ID_LENGTH, Choices, Dataset, Images, Vectors
 from distilcal.data.joining import concatenate_groups, concatenate_inputs
 from distilcal.errors import InputError
 
@@ -162,7 +162,7 @@ def check_same_kind(train: Dataset, other: Dataset) -> None:
             remedy="give the same kind of data everywhere",
         )
     # The other way round is allowed: another domain may have one text where train has two, as NewsEmpathy beside EPITOME.
-    if _holds_pairs(other) and not _holds_pairs(train):
+    if other.holds_pairs and not train.holds_pairs:
         raise InputError(
             f"train holds single texts, {other.name!r} pairs of texts",
             remedy="give the same everywhere, with pair = ... in [data]",
@@ -185,10 +185,6 @@ def check_same_kind(train: Dataset, other: Dataset) -> None:
                 f"images of train have {expected_size}, those of {other.name!r} {size}",
                 remedy="scale them all to one size: size = ... in [data], data.size=... among the changes",
             )
-
-
-def _holds_pairs(data: Dataset) -> bool:
-    return isinstance(data.inputs, Texts) and data.inputs.pair is not None
 
 
 def _without_examples_of(train: Dataset, data: Dataset) -> Dataset:

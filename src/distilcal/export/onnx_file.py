@@ -271,6 +271,7 @@ def _describe(student: TorchStudent, content: OnnxContent, tokenizer_name: str, 
         dev=None if content.dev is None else encode_dev_rows(content.dev, _teacher_correct(student, content.dev)),
         required_accuracy=student.required_accuracy,
         quantised=content.quantised,
+        text_pairs=student.text_pairs,
         versions={name: version(name) for name in PACKAGES},
         has_digest=True,
     )
@@ -327,7 +328,7 @@ def _check_against_torch(student: TorchStudent, exported: Student, data: Dataset
     if data is not None:
         examples = data.select(np.arange(min(64, len(data))))
     elif student.input_kind == "texts":
-        pair = ODD_TEXTS[::-1] if is_apart(student.classifier) else None
+        pair = ODD_TEXTS[::-1] if student.text_pairs or is_apart(student.classifier) else None
         examples = Dataset(texts(ODD_TEXTS, pair))
     elif student.input_kind == "choices":
         endings = [[f"{text} {k}" for k in student.classes] for text in ODD_TEXTS]

@@ -18,6 +18,7 @@ from distilcal.config.schema import ModelSettings, Recipe
 from distilcal.data import Dataset, Images
 from distilcal.data.splits import read_splits
 from distilcal.errors import InputError
+from distilcal.export.graph import is_apart
 from distilcal.export.report import ExportReport
 from distilcal.inference import Student
 from distilcal.inference.onnx_description import decode_dev_rows, decode_teacher_correct
@@ -61,6 +62,8 @@ class TorchBackend:
         if size is not None and isinstance(data.inputs, Images) and data.inputs.pixels.shape[1:3] != size:
             shape, needed = (" × ".join(map(str, sizes)) for sizes in (data.inputs.pixels.shape[1:], (*size, 3)))
             raise InputError(f"the model reads images of {needed}, got {shape}")
+        if data.input_kind == "texts" and not data.holds_pairs and is_apart(self.classifier):
+            raise InputError("the model reads pairs of texts, got single ones", remedy="give [(first, second), …]")
         with ONE_THREAD:
             return compute_outputs(self.classifier, data, batch=self.batch, on_progress=on_progress)["logits"]
 
@@ -244,7 +247,13 @@ def as_student(
     TorchStudent
     """
     return TorchStudent(
-        TorchBackend(classifier), classifier.classes, _input_kind(classifier), calibrator=calibrator, dev=dev, **settings
+        TorchBackend(classifier),
+        classifier.classes,
+        _input_kind(classifier),
+        calibrator=calibrator,
+        dev=dev,
+        text_pairs=classifier.text_pairs,
+        **settings,
     )
 
 

@@ -96,6 +96,7 @@ def load_onnx(path: str | Path, *, threads: int = 0) -> Student:
         name=str(path),
         required_accuracy=description.required_accuracy,
         teacher_correct=decode_teacher_correct(description.dev, str(path)),
+        text_pairs=description.text_pairs,
     )
 
 

@@ -73,6 +73,8 @@ class OnnxDescription:
         The accuracy that the run required of answers that are not handed over.
     quantised : bool
         Whether weights are in 8 bits.
+    text_pairs : bool, optional
+        Whether it was trained on pairs of texts. None: not on texts, or an earlier version wrote it.
     versions : dict
         Versions of the packages that wrote it.
     has_digest : bool
@@ -91,6 +93,7 @@ class OnnxDescription:
     dev: dict[str, Any] | None = None
     required_accuracy: float = 0.95
     quantised: bool = False
+    text_pairs: bool | None = None
     versions: dict[str, str] = field(default_factory=dict)
     has_digest: bool = False
     format: int = FORMAT
@@ -149,6 +152,7 @@ def _is_valid(description: OnnxDescription) -> bool:
         and len(set(names)) == len(names) > 0
         and description.input_kind in INPUT_KINDS
         and all(isinstance(flag, bool) for flag in flags)
+        and isinstance(description.text_pairs, bool | None)
         and _is_integer(description.max_length)
         and reads_texts == (tokenizer is not None)
         and (tokenizer is None or _is_valid_tokenizer(tokenizer))

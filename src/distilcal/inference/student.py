@@ -6,6 +6,7 @@ write a class with ``compute_logits``.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ class Student:
         The accuracy that its run required of answers that are not handed over.
     teacher_correct : array of bool, shape (N,), optional
         Whether the teacher of its run was right about the rows of ``dev``.
+    text_pairs : bool, optional
+        Whether it was trained on pairs of texts. None: not on texts, or it is not known.
 
     Examples
     --------
@@ -78,6 +81,7 @@ class Student:
     name: str = "student"
     required_accuracy: float = 0.95
     teacher_correct: NDArray[np.bool_] | None = None
+    text_pairs: bool | None = None
 
     @property
     def calibration(self) -> str | None:
@@ -319,7 +323,13 @@ class Student:
         Returns
         -------
         Predictions
+
+        Raises
+        ------
+        InputError
+            If the examples are not of the kind that the model reads.
         """
+        data = self.as_dataset(data)
         logits = self.backend.compute_logits(data, on_progress)
         matched = data if data.labels is None else data.with_classes(self.classes)
         predictions = Predictions.from_logits(logits, matched.labels, ids=data.ids, classes=self.classes, name=data.name)
@@ -340,6 +350,12 @@ class Student:
         data = inputs if isinstance(inputs, Dataset) else Dataset(as_inputs(inputs), name="inputs")
         if data.input_kind != self.input_kind:
             raise InputError(f"{self.name} reads {self.input_kind}, got {data.input_kind}", remedy=f"give {self.input_kind}")
+        # The rule of training: another domain may have one text where the student learned from two.
+        if self.text_pairs is False and data.holds_pairs:
+            raise InputError(f"{self.name} was trained on single texts, got pairs of texts", remedy="give single texts")
+        if self.text_pairs and data.input_kind == "texts" and not data.holds_pairs:
+            message = f"{self.name} was trained on pairs of texts, got single texts: its answers may be worth little"
+            warnings.warn(message, stacklevel=1)  # this line, so that it is shown once
         return data
 
 

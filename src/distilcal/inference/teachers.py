@@ -96,6 +96,12 @@ def _student_teacher(teacher: Student, student: Student) -> DeferralTeacher:
             source=f"teacher {teacher.name}",
             remedy=f"give a teacher that reads {student.input_kind}",
         )
+    if teacher.text_pairs is False and student.text_pairs:
+        raise InputError(
+            "it was trained on single texts, the student on pairs of texts",
+            source=f"teacher {teacher.name}",
+            remedy="give a teacher that reads pairs",
+        )
     _check_classes(teacher.classes, student.classes, teacher.name)
 
     def answer(data: Dataset) -> CalledAnswer:

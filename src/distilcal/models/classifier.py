@@ -61,6 +61,8 @@ class Classifier:
         Whether it has learned nothing about the classes yet.
     image_size : tuple of int, optional
         Height and width of the images that it was built for. Its layers would take others, and answer nonsense.
+    text_pairs : bool, optional
+        Whether the texts that it was built for are pairs. None: they are not texts, or an earlier version saved it.
 
     Examples
     --------
@@ -81,6 +83,7 @@ class Classifier:
     multiple_choice: bool = False
     new_head: bool = True
     image_size: tuple[int, int] | None = None
+    text_pairs: bool | None = None
 
     def __post_init__(self) -> None:
         self.network.eval()  # the training loop alone sets it to training
@@ -150,9 +153,8 @@ def build_classifier(settings: ModelSettings, data: Dataset, *, seed: int = 0) -
         return replace(_build_image_classifier(settings, data.classes, seed), image_size=(height, width))
     if not isinstance(data.inputs, (Texts, Choices)):
         return _build_vector_classifier(settings, data.inputs.values.shape[1], data.classes, seed)
-    if settings.frozen:
-        return _build_frozen_classifier(settings, data, seed)
-    return _build_text_classifier(settings, data, seed)
+    build = _build_frozen_classifier if settings.frozen else _build_text_classifier
+    return replace(build(settings, data, seed), text_pairs=data.holds_pairs if isinstance(data.inputs, Texts) else None)
 
 
 def _build_text_classifier(settings: ModelSettings, data: Dataset, seed: int) -> Classifier:
@@ -349,6 +351,8 @@ def save_classifier(classifier: Classifier, folder: Path, *, with_encoder: bool 
     }
     with system_errors(folder):
         _save_network(classifier, folder, card, with_encoder)
+    if classifier.text_pairs is not None:
+        card["text_pairs"] = classifier.text_pairs
     card.update(facts)
     (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False), encoding="utf-8")
 
@@ -396,10 +400,11 @@ def load_classifier(folder: Path) -> Classifier:
     card = read_card(folder)
     settings = parse_settings(ModelSettings, card["model"], "model")
     classes, multiple_choice = tuple(card["classes"]), card["multiple_choice"]
+    text_pairs = card.get("text_pairs")  # earlier versions did not save it
     if (folder / "config.json").exists():
         loaded = load_text_model(str(folder), classes, head="keep", multiple_choice=multiple_choice)
         inputs: ModelInputs = TokenInputs(loaded.tokenizer, card["max_length"])
-        return Classifier(loaded.network, inputs, classes, settings, multiple_choice, new_head=False)
+        return Classifier(loaded.network, inputs, classes, settings, multiple_choice, new_head=False, text_pairs=text_pairs)
     network: Network
     image_size: tuple[int, int] | None = None
     if "encoder" in card:
@@ -414,7 +419,9 @@ def load_classifier(folder: Path) -> Classifier:
             height, width = card["image_size"]
             image_size = (height, width)
     _load_weights(network, folder / WEIGHTS)
-    return Classifier(network, inputs, classes, settings, multiple_choice, new_head=False, image_size=image_size)
+    return Classifier(
+        network, inputs, classes, settings, multiple_choice, new_head=False, image_size=image_size, text_pairs=text_pairs
+    )
 
 
 def read_card(folder: Path) -> dict[str, Any]:
@@ -463,6 +470,7 @@ def _is_card(card: dict[str, Any]) -> bool:
         and isinstance(card.get("model"), dict)
         and isinstance(card.get("feed"), dict)
         and isinstance(card.get("multiple_choice"), bool)
+        and isinstance(card.get("text_pairs", False), bool)
         and all(type(size) is int and 0 < size <= LARGEST_SIZE for size in sizes)
         and card.get("encoder", ENCODER) == ENCODER
         and card.get("format", FORMAT) == FORMAT

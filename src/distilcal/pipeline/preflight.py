@@ -9,6 +9,7 @@ To add a check of a stage: a function of a `StageToCheck` that raises `InputErro
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,10 +112,24 @@ def check_recipe(recipe: Recipe, splits: Splits, configs: Configs = NO_CONFIGS) 
         )
     for data in splits:
         check_split_name(data.name)
+    check_names_differ([data.name for data in splits])
     for name, settings in recipe.stages.items():
         stage = StageToCheck(name, settings, recipe, stage_data(settings, splits), configs)
         for check in STAGE_CHECKS:
             check(stage)
+        _check_pairs_everywhere(stage, splits)
+
+
+def _check_pairs_everywhere(stage: StageToCheck, splits: Splits) -> None:
+    """A head on the features of two texts has no use for those of one; other models read single texts as another domain."""
+    if stage.network.pairs != "apart" or not splits.train.holds_pairs:
+        return
+    for data in splits:
+        if not data.holds_pairs:
+            raise InputError(
+                f"{stage.path}.model: pairs = 'apart' needs two texts, {data.name!r} holds single ones",
+                remedy="leave out pairs, or that data",
+            )
 
 
 def check_folders(folder: Path, store: Path, *, kind: str = "run", marks: Sequence[str] = RUN_MARKS) -> None:
@@ -226,6 +241,35 @@ def check_split_name(name: str) -> None:
         )
     if not name.isprintable() or set(name) & set("/\\"):
         raise InputError(f"{name!r} cannot be the name of a file of results", remedy="rename the data")
+
+
+def check_names_differ(names: Sequence[str]) -> None:
+    """Check that no two splits share a file of results where a disk ignores upper and lower case.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the splits.
+
+    Raises
+    ------
+    InputError
+        If two names differ in case only.
+
+    Examples
+    --------
+    >>> check_names_differ(["dev", "news", "tweets"])
+    >>> check_names_differ(["dev", "News", "news"])
+    Traceback (most recent call last):
+    distilcal.errors.InputError: data 'News' and 'news' differ in case only, and so would their files; rename one of them
+    """
+    by_file: dict[str, str] = {}
+    for name in names:
+        other = by_file.setdefault(unicodedata.normalize("NFC", name.casefold()), name)
+        if other != name:
+            raise InputError(
+                f"data {other!r} and {name!r} differ in case only, and so would their files", remedy="rename one of them"
+            )
 
 
 # ---- checks of a stage -------------------------------------------------------------------------------------------------
