@@ -1,5 +1,6 @@
 """Datasets: ids that stay, splits that do not leak, sources that say what is wrong where."""
 
+import base64
 import csv
 import gzip
 import json
@@ -14,8 +15,10 @@ from tiny import reviews, sentences
 
 from distilcal.config.schema import DataSettings
 from distilcal.data import Choices, Columns, Dataset, Images, Texts, Vectors, choices, overlap, read_dataset, texts
+from distilcal.data.sources import read_unlabelled
 from distilcal.data.splits import read_splits
 from distilcal.errors import InputError
+from distilcal.serve.images import decode_images
 
 
 def numbers(n=7, width=3, seed=0):
@@ -493,7 +496,49 @@ def test_a_class_without_pictures_that_can_be_read_is_refused_unless_it_is_named
     (picture_folder / "c" / "0.tiff").write_bytes(b"of a kind that is not read")
     with pytest.raises(InputError, match=r"c: there are no pictures of this class; give \.png"):
         read_dataset(picture_folder)
-    assert read_dataset(picture_folder, classes=["a", "b", "c"]).classes == ("a", "b", "c")
+    with pytest.warns(UserWarning, match=r"not read: 1 \.tiff"):
+        assert read_dataset(picture_folder, classes=["a", "b", "c"]).classes == ("a", "b", "c")
+
+
+def test_files_beside_pictures_that_are_not_read_are_counted(picture_folder, recwarn):
+    for name in ("a/1.gif", "a/2.GIF", "b/deep/3.gif", "a/4.tif", "a/notes", "0.png"):
+        (picture_folder / name).parent.mkdir(exist_ok=True)
+        (picture_folder / name).write_bytes(b"")
+    (picture_folder / "a" / "more").symlink_to(picture_folder / "b", target_is_directory=True)
+    kinds = "3 .gif, 1 .tif, 1 folder by link, 1 without a suffix"
+    assert read_dataset(picture_folder).ids.tolist() == ["a/0.png", "b/0.png"]
+    assert len(recwarn) == 1
+    message = str(recwarn.pop().message)
+    assert message.startswith(f"{picture_folder}: not read: 3 .gif")
+    assert sorted(message.partition("; ")[0].partition("read: ")[2].split(", ")) == sorted(
+        [*kinds.split(", "), "1 .png outside the folders of classes"]
+    )
+    (picture_folder / "0.png").unlink()
+    assert len(read_unlabelled(picture_folder)) == 2
+    assert [str(w.message).partition(": not read: ")[2].partition(";")[0] for w in recwarn] == [kinds]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L", "I;16"])
+def test_transparent_pixels_are_white_whatever_colour_they_hide(picture_folder, mode):
+    grey = np.full((4, 4), 40, np.uint8)
+    grey[0] = 10  # hidden
+    alpha = np.where(grey == 10, 0, 255).astype(np.uint8)
+    expected = np.where(grey == 10, 255, 40)
+    settings = {}
+    if mode in ("RGBA", "LA"):
+        alpha[1] = 51  # a fifth of the colour, the rest white
+        expected[1] = 212
+        picture = Image.merge(mode, [*(Image.fromarray(grey) for _ in mode[1:]), Image.fromarray(alpha)])
+    elif mode == "I;16":
+        picture, settings = Image.fromarray(grey.astype(np.uint16) * 257), {"transparency": 10 * 257}
+    else:
+        picture = Image.fromarray(grey).convert(mode)
+        settings = {"transparency": picture.getpixel((0, 0))}
+    picture.save(picture_folder / "a" / "0.png", **settings)
+    read = read_dataset(picture_folder).inputs.pixels[0]
+    np.testing.assert_array_equal(read, np.repeat(expected[..., None], 3, axis=2))
+    served = decode_images([base64.b64encode((picture_folder / "a" / "0.png").read_bytes()).decode()])[0]
+    np.testing.assert_array_equal(served, read)
 
 
 def test_a_photo_is_read_the_way_up_that_its_camera_noted(picture_folder):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from distilcal.data.dataset import Dataset, Images
 from distilcal.errors import InputError, MissingDependencyError
 from distilcal.io.atomic import check_input
 
+WITH_ALPHA = ("RGBA", "LA", "PA")  # modes of Pillow; others may have one transparent colour
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+SHOWN_KINDS = 5  # of files that are not read
 
 
 def import_pillow() -> Any:
@@ -27,9 +31,10 @@ def import_pillow() -> Any:
 
 
 def as_rgb(picture: Any) -> Any:
-    """Return a picture in red, green and blue of 8 bits, the way up that its camera noted.
+    """Return a picture in red, green and blue of 8 bits, the way up that its camera noted, on white where it is transparent.
 
-    Pillow would cut grey of 16 bits off at 255, which leaves it white, and round decimal numbers to 0, which is black.
+    Pillow would cut grey of 16 bits off at 255, which leaves it white, and round decimal numbers to 0, which is black. It would
+    drop transparency, and show the colours that some program left in pixels that nobody sees.
 
     Parameters
     ----------
@@ -53,12 +58,18 @@ def as_rgb(picture: Any) -> Any:
     """
     from PIL import ImageOps
 
+    pillow = import_pillow()
     picture = ImageOps.exif_transpose(picture)
     if picture.mode == "F" or (picture.mode == "I" and picture.getextrema()[1] > 65535):
         kind = "decimal numbers" if picture.mode == "F" else "numbers above 65,535"
         raise InputError(f"the pixels of this picture are {kind}", remedy="save it with 8 or 16 bits")
     if picture.mode == "I" or picture.mode.startswith("I;16"):  # older versions of Pillow call 16 bits I
-        picture = import_pillow().fromarray((np.asarray(picture).clip(0, 65535) // 257).astype(np.uint8))
+        values, transparent = np.asarray(picture).clip(0, 65535), picture.info.get("transparency")
+        shades = (values // 257).astype(np.uint8)
+        picture = pillow.fromarray(shades if transparent is None else np.where(values == transparent, np.uint8(255), shades))
+    if picture.mode in WITH_ALPHA or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        picture = pillow.alpha_composite(pillow.new("RGBA", picture.size, "white"), picture)
     return picture.convert("RGB")
 
 
@@ -149,8 +160,10 @@ def read_image_folder(path: Path, classes: Sequence[str] | None = None, size: in
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     files: list[Path] = []
     labels: list[str] = []
+    skipped = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
     for folder in folders:
-        pictures = find_pictures(folder)
+        pictures, others = find_pictures(folder)
+        skipped += others
         if not pictures and classes is None:
             raise InputError(
                 "there are no pictures of this class",
@@ -161,6 +174,7 @@ def read_image_folder(path: Path, classes: Sequence[str] | None = None, size: in
         labels += [folder.name] * len(pictures)
     if not files:
         raise InputError("no folder of pictures per class is in it", source=str(path), remedy="lay it out as CLASS/PICTURE.png")
+    _warn_of_skipped(path, skipped)
     names = tuple(folder.name for folder in folders) if classes is None else tuple(classes)
     ids = np.array([str(file.relative_to(path)) for file in files])
     return Dataset(Images(read_picture_files(files, size)), np.array(labels), names, ids, name=str(path))
@@ -186,15 +200,16 @@ def read_pictures(path: Path, size: int | None = None) -> Dataset:
     InputError
         If there are no pictures, one cannot be read, or sizes differ.
     """
-    files = find_pictures(path)
+    files, skipped = find_pictures(path)
     if not files:
         raise InputError("there are no pictures in it", source=str(path), remedy=f"give {', '.join(IMAGE_SUFFIXES)}")
+    _warn_of_skipped(path, skipped)
     ids = np.array([str(Path(path.name) / file.relative_to(path)) for file in files])
     return Dataset(Images(read_picture_files(files, size)), ids=ids, name=str(path))
 
 
-def find_pictures(folder: Path) -> list[Path]:
-    """Return all pictures in a folder and in the folders in it, sorted; hidden ones, such as thumbnails, are none.
+def find_pictures(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return all pictures in a folder and in the folders in it, and what else is there; hidden files are neither.
 
     Parameters
     ----------
@@ -203,7 +218,8 @@ def find_pictures(folder: Path) -> list[Path]:
 
     Returns
     -------
-    list of Path
+    pictures, others : list of Path
+        Files whose suffix is that of a picture that is read, sorted; and other files and links to folders, which are not.
 
     Raises
     ------
@@ -215,10 +231,33 @@ def find_pictures(folder: Path) -> list[Path]:
         raise error
 
     found: list[Path] = []
+    links: list[Path] = []  # not followed: they may lead in a circle
     for place, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(place, name) for name in names if not name.startswith(".")]
-    return sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
+        links += [Path(place, name) for name in folders if Path(place, name).is_symlink()]
+    pictures = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
+    return pictures, [*(file for file in found if file.suffix.lower() not in IMAGE_SUFFIXES), *links]
+
+
+def _warn_of_skipped(folder: Path, skipped: Sequence[Path]) -> None:
+    """Say how many files beside the pictures are not read, by their suffix: some may be pictures of another format."""
+    if not skipped:
+        return
+    kinds = Counter(map(_kind_of_skipped, sorted(skipped)))
+    named = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(SHOWN_KINDS))
+    more = ", …" if len(kinds) > SHOWN_KINDS else ""
+    message = f"{folder}: not read: {named}{more}; what is read are {', '.join(IMAGE_SUFFIXES)}"
+    warnings.warn(message, stacklevel=1)  # this line, so that each folder is named once
+
+
+def _kind_of_skipped(file: Path) -> str:
+    if file.is_dir():
+        return "folder by link"
+    suffix = file.suffix.lower()
+    if suffix in IMAGE_SUFFIXES:
+        return f"{suffix} outside the folders of classes"
+    return repr(suffix)[1:-1] or "without a suffix"  # a name may hold control characters
 
 
 def read_picture_files(files: Sequence[Path], size: int | None = None) -> NDArray[np.uint8]:
