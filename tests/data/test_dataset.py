@@ -518,6 +518,25 @@ def test_files_beside_pictures_that_are_not_read_are_counted(picture_folder, rec
     assert [str(w.message).partition(": not read: ")[2].partition(";")[0] for w in recwarn] == [kinds]
 
 
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "BMP", "WEBP", "JPEG", "MPO"])
+def test_a_picture_is_read_whatever_its_suffix_says(picture_folder, kind):
+    Image.new("RGB", (4, 4), (9, 9, 9)).save(picture_folder / "a" / "0.png", kind)
+    assert read_dataset(picture_folder).inputs.pixels[0, 0, 0].tolist() == pytest.approx([9, 9, 9], abs=1)
+
+
+def test_no_program_is_run_for_a_picture(picture_folder, monkeypatch):
+    """Pillow runs Ghostscript for PostScript, under whatever name."""
+    from PIL import EpsImagePlugin
+
+    called = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: called.append(1) or Image.new("RGB", (4, 4)).im)
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n"
+    (picture_folder / "a" / "0.png").write_bytes(script)
+    with pytest.raises(InputError, match="this picture cannot be read"):
+        read_dataset(picture_folder)
+    assert not called
+
+
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L", "I;16"])
 def test_transparent_pixels_are_white_whatever_colour_they_hide(picture_folder, mode):
     grey = np.full((4, 4), 40, np.uint8)
@@ -554,7 +573,11 @@ def test_a_photo_is_read_the_way_up_that_its_camera_noted(picture_folder):
 
 @pytest.mark.parametrize(
     ("pixels", "kind"),
-    [(np.full((4, 4), 0.5, np.float32), "decimal numbers"), (np.full((4, 4), 1 << 20, np.int32), "numbers above 65,535")],
+    [
+        (np.full((4, 4), 0.5, np.float32), "decimal numbers"),
+        (np.full((4, 4), 1 << 20, np.int32), "numbers below 0 or above 65,535"),
+        (np.full((4, 4), -5, np.int32), "numbers below 0 or above 65,535"),
+    ],
 )
 def test_pictures_that_would_be_all_black_or_white_are_refused(picture_folder, pixels, kind):
     from PIL import Image

@@ -18,6 +18,8 @@ from distilcal.io.atomic import check_input
 
 WITH_ALPHA = ("RGBA", "LA", "PA")  # modes of Pillow; others may have one transparent colour
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+# What a file of these suffixes may be, whatever its name says. Pillow knows more, and runs Ghostscript for one of them.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 SHOWN_KINDS = 5  # of files that are not read
 
 
@@ -49,7 +51,7 @@ def as_rgb(picture: Any) -> Any:
     Raises
     ------
     InputError
-        If its pixels are decimal numbers, or numbers of more than 16 bits, of which it is not known what is white.
+        If its pixels are decimal numbers, or numbers that 16 bits do not hold, of which it is not known what is white.
 
     Examples
     --------
@@ -60,11 +62,12 @@ def as_rgb(picture: Any) -> Any:
 
     pillow = import_pillow()
     picture = ImageOps.exif_transpose(picture)
-    if picture.mode == "F" or (picture.mode == "I" and picture.getextrema()[1] > 65535):
-        kind = "decimal numbers" if picture.mode == "F" else "numbers above 65,535"
+    low, high = picture.getextrema() if picture.mode == "I" else (0, 0)
+    if picture.mode == "F" or low < 0 or high > 65535:
+        kind = "decimal numbers" if picture.mode == "F" else "numbers below 0 or above 65,535"
         raise InputError(f"the pixels of this picture are {kind}", remedy="save it with 8 or 16 bits")
     if picture.mode == "I" or picture.mode.startswith("I;16"):  # older versions of Pillow call 16 bits I
-        values, transparent = np.asarray(picture).clip(0, 65535), picture.info.get("transparency")
+        values, transparent = np.asarray(picture), picture.info.get("transparency")
         shades = (values // 257).astype(np.uint8)
         picture = pillow.fromarray(shades if transparent is None else np.where(values == transparent, np.uint8(255), shades))
     if picture.mode in WITH_ALPHA or "transparency" in picture.info:
@@ -298,7 +301,7 @@ def _read_picture(file: Path, size: int | None) -> NDArray[np.uint8]:
     pillow = import_pillow()
     check_input(file)
     try:
-        with pillow.open(file) as opened:
+        with pillow.open(file, formats=FORMATS) as opened:
             picture = as_rgb(opened)
     except InputError as error:
         error.source = str(file)
