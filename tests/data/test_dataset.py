@@ -139,6 +139,7 @@ def test_soft_labels_alone_give_the_most_voted_class():
         (lambda: Dataset(texts(["a", "b"]), [0, 1], ("a", "b"), ids=np.array(["i", "i"])), "duplicate id 'i'"),
         (lambda: Dataset(texts(["a"]), ["c"], ("a", "b")), "'c' is not"),
         (lambda: Dataset(texts(["a"]), classes=("a", "b"), label_probs=[[0.5, 0.2]]), "no distribution"),
+        (lambda: Dataset(texts(["a"]), classes=("a", "b"), label_probs=[["a", "b"]]), "label_probs are no numbers"),
         (lambda: choices(["p", "q"], [["a", "b"], ["a"]]), "same number"),
         (lambda: Vectors(np.array([[1.0, np.nan]], dtype=np.float32)), "not finite"),
         (lambda: Images(np.zeros((2, 3, 3), np.uint8)), "shape"),

@@ -91,6 +91,17 @@ def test_other_inputs_are_refused(examples, message):
         student().predict(examples)
 
 
+def test_another_number_of_choices_is_refused_whatever_runs_the_network():
+    class Equal:
+        def compute_logits(self, data, on_progress=None):
+            return np.zeros(data.inputs.endings.shape)
+
+    model = Student(Equal(), ("0", "1"), "choices")
+    assert model.predict_proba([("a", ["b", "c"])]).tolist() == [[0.5, 0.5]]
+    with pytest.raises(InputError, match="student reads 2 choices, got 3; give as many endings everywhere"):
+        model.predict([("a", ["b", "c", "d"])])
+
+
 def test_prompts_with_endings_are_choices():
     inputs = as_inputs([("The cat", ["sleeps.", "divides."])])
     assert inputs.endings.tolist() == [["sleeps.", "divides."]]

@@ -627,7 +627,10 @@ def _label_indices(labels: ArrayLike, classes: tuple[str, ...], name: str) -> In
 
 def _check_distributions(values: ArrayLike, is_labelled: NDArray[np.bool_], classes: int, name: str) -> FloatArray:
     """Return distributions over the classes, divided by their sums; zeros for unlabelled examples."""
-    probs = np.asarray(values, dtype=np.float64)
+    try:
+        probs = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("label_probs are no numbers", source=name, remedy="give shares that sum to 1") from None
     if probs.ndim != 2 or probs.shape[1] != classes:
         raise InputError(f"label_probs of shape {probs.shape} for {classes} classes", source=name)
     total = probs.sum(axis=1)

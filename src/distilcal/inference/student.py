@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from distilcal.calibrate import Calibrator
 from distilcal.data.convert import as_inputs as as_inputs
-from distilcal.data.dataset import Dataset
+from distilcal.data.dataset import Choices, Dataset
 from distilcal.errors import InputError
 from distilcal.inference.deferral import Acceptance, Answer, DeferralTeacher, accept_from, ask_about, merge_answers
 from distilcal.predictions import FloatArray, Predictions
@@ -350,6 +350,11 @@ class Student:
         data = inputs if isinstance(inputs, Dataset) else Dataset(as_inputs(inputs), name="inputs")
         if data.input_kind != self.input_kind:
             raise InputError(f"{self.name} reads {self.input_kind}, got {data.input_kind}", remedy=f"give {self.input_kind}")
+        if isinstance(data.inputs, Choices) and data.inputs.endings.shape[1] != len(self.classes):
+            raise InputError(
+                f"{self.name} reads {len(self.classes)} choices, got {data.inputs.endings.shape[1]}",
+                remedy="give as many endings everywhere",
+            )
         # The rule of training: another domain may have one text where the student learned from two.
         if self.text_pairs is False and data.holds_pairs:
             raise InputError(f"{self.name} was trained on single texts, got pairs of texts", remedy="give single texts")
