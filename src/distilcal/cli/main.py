@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -26,6 +28,7 @@ from distilcal.cli.report import report_command
 from distilcal.cli.schema import schema_command
 from distilcal.cli.serve import serve_command
 from distilcal.cli.signals import Stop, StoppedBySignal, stop_on_signals
+from distilcal.cli.streams import is_output_read, open_closed_streams
 from distilcal.cli.study import study_command
 from distilcal.cli.sweep import sweep_command
 from distilcal.cli.train import distill_command, run_command
@@ -41,9 +44,7 @@ class Commands(click.Group):
     """
 
     def main(self, *args: Any, **settings: Any) -> Any:
-        for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:  # closed by the caller
-                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        open_closed_streams()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" in its place
@@ -64,10 +65,15 @@ class Commands(click.Group):
             return _failed(error) if stop.number is None else _stopped(stop)
         return code if isinstance(code, int) else 0
 
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        with _broken_pipes():
+            return super().make_context(*args, **settings)
+
     def invoke(self, context: click.Context) -> Any:
         _check_current_folder()
         try:
-            return super().invoke(context)
+            with _broken_pipes():
+                return super().invoke(context)
         except StoppedBySignal as stopped:  # click would print an empty line, which follows the ^C of a terminal
             raise click.Abort from stopped
 
@@ -78,6 +84,24 @@ def _check_current_folder() -> None:
         os.getcwd()
     except FileNotFoundError:
         raise InputError("the current folder does not exist any more", remedy="change to one that does") from None
+
+
+@contextmanager
+def _broken_pipes() -> Iterator[None]:
+    """End a command whose help nobody reads; click would exit with 1, without a word, whichever pipe is broken."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        if is_output_read():
+            raise DistilcalError("the connection to another process broke", remedy="start the command again") from error
+        _discard_output()
+        raise click.exceptions.Exit(0) from error
+
+
+def _discard_output() -> None:
+    from distilcal.report.console import discard_output  # imports rich
+
+    discard_output()
 
 
 def _stopped(stop: Stop) -> int:
@@ -97,9 +121,8 @@ def _failed(error: Exception) -> int:
             return _fail(str(error))
         case MemoryError():
             return _fail("there is not enough memory for this input; take a sample of rows")
-        case BrokenPipeError():
-            # Whoever read our output has had enough. Python would complain once more when it closes the pipe.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        case BrokenPipeError():  # of the last flush
+            _discard_output()
             return 0
         case OSError():
             names = [name for name in (error.filename, error.filename2) if isinstance(name, str)]
