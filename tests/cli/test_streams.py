@@ -39,7 +39,7 @@ def test_help_that_nobody_reads_is_no_failure(arguments):
     assert run_unread(*arguments) == (0, "")
 
 
-def test_another_pipe_that_breaks_is_said(capfd):
+def test_another_pipe_that_breaks_is_said(capfd, monkeypatch):
     @click.group(cls=Commands)
     def group():
         pass
@@ -53,6 +53,10 @@ def test_another_pipe_that_breaks_is_said(capfd):
     with pytest.raises(SystemExit) as ended:
         group(["work"])
     assert (ended.value.code, capfd.readouterr().err.count("\n")) == (2, 1)
+    monkeypatch.setattr("distilcal.cli.main.is_output_read", lambda: False)  # work that is not done is no success then, either
+    with pytest.raises(SystemExit) as ended:
+        group(["work"])
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

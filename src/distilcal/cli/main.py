@@ -35,6 +35,8 @@ from distilcal.cli.train import distill_command, run_command
 from distilcal.errors import DistilcalError, InputError, optional_packages
 
 LONGEST_MESSAGE = 2000  # characters of an error
+TELLING = {"-h", "--help", "--version"}  # options that print something and end the command
+ONLY_TELLS = "distilcal.only_tells"  # key in a context: whether such an option was given
 
 
 class Commands(click.Group):
@@ -65,14 +67,17 @@ class Commands(click.Group):
             return _failed(error) if stop.number is None else _stopped(stop)
         return code if isinstance(code, int) else 0
 
-    def make_context(self, *args: Any, **settings: Any) -> click.Context:
-        with _broken_pipes():
-            return super().make_context(*args, **settings)
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **settings: Any) -> click.Context:
+        only_tells = not TELLING.isdisjoint(args)
+        with _broken_pipes(only_tells):
+            context = super().make_context(info_name, args, *more, **settings)
+        context.meta[ONLY_TELLS] = only_tells
+        return context
 
     def invoke(self, context: click.Context) -> Any:
         _check_current_folder()
         try:
-            with _broken_pipes():
+            with _broken_pipes(context.meta[ONLY_TELLS]):
                 return super().invoke(context)
         except StoppedBySignal as stopped:  # click would print an empty line, which follows the ^C of a terminal
             raise click.Abort from stopped
@@ -87,12 +92,15 @@ def _check_current_folder() -> None:
 
 
 @contextmanager
-def _broken_pipes() -> Iterator[None]:
-    """End a command whose help nobody reads; click would exit with 1, without a word, whichever pipe is broken."""
+def _broken_pipes(only_tells: bool) -> Iterator[None]:
+    """End a command that only tells something, as its help, which nobody reads; what else is broken is an error.
+
+    Click would exit with 1, without a word, whichever pipe it is. What commands print themselves never comes here.
+    """
     try:
         yield
     except BrokenPipeError as error:
-        if is_output_read():
+        if not only_tells or is_output_read():
             raise DistilcalError("the connection to another process broke", remedy="start the command again") from error
         _discard_output()
         raise click.exceptions.Exit(0) from error
