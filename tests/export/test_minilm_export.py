@@ -1,5 +1,7 @@
 """A real encoder keeps its probabilities in an ONNX file, and most of its answers in 8 bits at a quarter of the size."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny import reviews
@@ -49,10 +51,11 @@ def fit_head(classifier, data):
 
 
 def test_float_gives_the_probabilities_of_torch(student, tmp_path):
-    student.export_onnx(tmp_path / "student.onnx")
-    loaded = load_onnx(tmp_path / "student.onnx")
-    for examples in (ODD, PAIRS):
-        assert np.abs(loaded.predict_proba(examples) - student.predict_proba(examples)).max() < 1e-5
+    for examples, text_pairs in ((ODD, False), (PAIRS, True)):
+        reader = replace(student, text_pairs=text_pairs)
+        reader.export_onnx(tmp_path / "student.onnx")
+        loaded = load_onnx(tmp_path / "student.onnx")
+        assert np.abs(loaded.predict_proba(examples) - reader.predict_proba(examples)).max() < 1e-5
     inputs = texts([first for first, _ in PAIRS], [second for _, second in PAIRS])
     expected, tokens = student.classifier.inputs.prepare(Dataset(inputs)), loaded.backend._tokenize(inputs)
     assert (tokens.ids == expected.ids).all()

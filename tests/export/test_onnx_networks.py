@@ -30,8 +30,11 @@ def same_probabilities(classifier, examples, path):
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra", "mpnet"])
 def test_text_models(tmp_path, kind):
     folder = save_model(tmp_path / "model", kind, labels=("neg", "pos"), num_hidden_layers=2, n_layers=2, initializer_range=0.3)
-    classifier = build_classifier(ModelSettings(name=str(folder), head="keep"), reviews(4))
-    same_probabilities(classifier, [ODD, PAIRS, ["great"], reviews(70)], tmp_path / "student.onnx")
+    settings = ModelSettings(name=str(folder), head="keep")
+    classifier = build_classifier(settings, reviews(4))
+    same_probabilities(classifier, [ODD, ["great"], reviews(70)], tmp_path / "student.onnx")
+    pairs = Dataset(texts([first for first, _ in PAIRS], [second for _, second in PAIRS]), classes=("neg", "pos"))
+    same_probabilities(build_classifier(settings, pairs), [PAIRS, PAIRS[1:2]], tmp_path / "pairs.onnx")
 
 
 def test_multiple_choice(tmp_path):
