@@ -356,9 +356,10 @@ def test_runs_that_are_not_finished_studies_and_other_folders(place, tmp_path):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "results.json").write_text("{}")
     assert kinds(tmp_path / "study") == [("damaged", "results.json")]
-    for folder in (tmp_path / "nowhere", tmp_path):
-        with pytest.raises(InputError, match="such folder|neither a store"):
-            check_integrity(folder)
+    results = tmp_path / "study" / "results.json"
+    for path, problem in ((tmp_path / "nowhere", "no such folder"), (results, "this is a file"), (tmp_path, "neither a store")):
+        with pytest.raises(InputError, match=problem):
+            check_integrity(path)
     assert command("check", tmp_path / "nowhere", code=2).stderr.startswith("error: ")
 
 

@@ -121,9 +121,8 @@ def check_integrity(folder: Path, *, repair: bool = False) -> IntegrityReport:
     ['foreign']
     """
     if not folder.is_dir():
-        raise InputError(
-            "there is no such folder", source=str(folder), remedy="give a store, or the folder of a run or a study"
-        )
+        problem = "this is a file" if folder.exists() else "there is no such folder"
+        raise InputError(problem, source=str(folder), remedy="give a store, or the folder of a run or a study")
     if any((folder / name).exists() for name in ("metrics.json", "recipe.toml")):
         return _RunCheck(IntegrityReport(folder, "run"), repair).run()
     if (folder / "results.json").exists():
